@@ -1,0 +1,1 @@
+"""See what any transformer attends to: exactly, at any length, at full speed."""

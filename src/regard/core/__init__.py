@@ -1,0 +1,1 @@
+"""Attention itself: the textbook, the checked call, the function, the look."""

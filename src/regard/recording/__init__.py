@@ -1,0 +1,1 @@
+"""What a model attended to: recorded, proved, saved."""

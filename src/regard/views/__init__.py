@@ -1,0 +1,1 @@
+"""What is shown, decided once (scene) and drawn several ways."""
