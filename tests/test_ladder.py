@@ -1,0 +1,154 @@
+"""The ladder of imports: a file imports from its own rung or below, frameworks only at their door."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "regard"
+
+RUNGS = [
+    {"_kernel"},
+    {"core"},
+    {"torch", "tensorflow", "jax", "onnx"},
+    {"keras", "transformers"},
+    {"recording"},
+    {"views"},
+    {"asking"},
+    {"cli", "__main__"},
+]
+# `regard/__init__.py` only gathers the public names, so it stands above all.
+TOP = len(RUNGS)
+
+# The two calls that go up: lazily, inside a function, and from these files alone.
+UPWARD = {
+    "core/attention.py": {"torch", "tensorflow", "jax", "onnx"},  # the door of an array's type
+    "core/look.py": {"views"},  # show, to_html, to_terminal, to_figure
+}
+
+# What may be loaded when a file is imported, beside the standard library and `regard` itself.
+BASE = {"numpy", "ml_dtypes"}
+LOADED = {
+    "torch": BASE | {"torch"},
+    "tensorflow": BASE | {"tensorflow"},
+    "jax": BASE | {"jax"},
+    "onnx": BASE | {"onnx"},
+    "keras": BASE | {"keras"},
+    "transformers": BASE | {"torch", "transformers"},
+    "recording": BASE | {"safetensors"},
+    "views": BASE | {"rich"},
+    "cli": BASE | {"rich", "typer", "click"},
+}
+
+FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
+
+
+def part(module: str) -> str:
+    """`regard.core.call` belongs to `core`, `regard` itself to `__init__`."""
+    pieces = module.split(".")
+    return pieces[1] if len(pieces) > 1 else "__init__"
+
+
+def rung(name: str) -> int:
+    return next((i for i, names in enumerate(RUNGS) if name in names), TOP)
+
+
+def imports(file: str, text: str) -> Iterator[tuple[str, int, bool]]:
+    """Each module that a file imports: its full name, the line, and whether it waits for a call."""
+    package = ["regard", *Path(file).parent.parts]
+
+    def visit(node: ast.AST, lazy: bool) -> Iterator[tuple[str, int, bool]]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno, lazy
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # `from regard import torch` and `from . import call` name modules, not only contents.
+            packages = {"regard", *(f"regard.{name}" for rung in RUNGS for name in rung)}
+            for alias in node.names:
+                deeper = f"{module}.{alias.name}"
+                yield (deeper if module in packages else module), node.lineno, lazy
+        elif isinstance(node, ast.Call) and "import" in ast.unparse(node.func):
+            # importlib.import_module(f"regard.{name}"): the part before a computed piece counts.
+            name = ast.unparse(node.args[0]).strip("f'\"") if node.args else ""
+            yield (name or "?"), node.lineno, lazy
+        typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        inside = lazy or typing_only or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, inside)
+
+    yield from visit(ast.parse(text), False)
+
+
+def faults(file: str, text: str) -> list[str]:
+    """Every import of a file that the ladder does not allow, in words."""
+    own = part("regard." + file.removesuffix(".py").replace("/", "."))
+    found = []
+    for module, line, lazy in imports(file, text):
+        where = f"src/regard/{file}:{line} imports {module}"
+        if module == "regard" or module.startswith("regard."):
+            target = part(module)
+            if target not in set().union(*RUNGS):
+                # A name of regard/__init__.py, or a computed one: only the named calls may do this.
+                if not (lazy and "{" in target and file in UPWARD) and own != "__main__":
+                    found.append(f"{where}: not a module of a rung")
+            elif rung(target) > rung(own):
+                if not (lazy and target in UPWARD.get(file, set())):
+                    found.append(f"{where}: {target} stands above {own}")
+            elif rung(target) == rung(own) and target != own:
+                found.append(f"{where}: sideways between {own} and {target}")
+        elif not lazy:
+            outside = module.split(".")[0]
+            if outside not in sys.stdlib_module_names | LOADED.get(own, BASE):
+                found.append(f"{where} when it is itself imported")
+    return found
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_imports_from_its_own_rung_or_below(file):
+    assert faults(file, (SOURCE / file).read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("core/call.py", "import regard.views.scene"),
+        ("core/call.py", "from ..recording import file"),
+        ("core/call.py", "from regard import torch"),
+        ("core/call.py", "def f():\n    from regard.views import terminal"),
+        ("core/call.py", "import importlib\nimportlib.import_module('regard.torch')"),
+        ("core/attention.py", "import regard.torch"),
+        ("core/look.py", "from ..views import terminal"),
+        ("torch.py", "from . import jax"),
+        ("torch.py", "import jax"),
+        ("core/steps.py", "import torch"),
+        ("recording/capture.py", "class A:\n    import torch"),
+        ("recording/capture.py", "try:\n    import torch\nexcept ImportError:\n    pass"),
+        ("views/scene.py", "from ..cli.main import main"),
+        ("core/look.py", "from regard import attention"),
+    ],
+)
+def test_the_ladder_sees_a_wrong_import(file, text):
+    assert faults(file, text) != []
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("core/look.py", "from .call import Call"),
+        ("core/look.py", "def show(self):\n    from ..views import terminal"),
+        ("core/attention.py", "def f():\n    from importlib import import_module"),
+        ("core/attention.py", "def f(n):\n    return import_module(f'regard.{n}')"),
+        ("core/attention.py", "def f(n):\n    from regard import torch"),
+        ("keras.py", "from .tensorflow import attention\nimport keras"),
+        ("recording/models.py", "def f():\n    import torch"),
+        ("views/terminal.py", "from rich.console import Console"),
+        ("core/call.py", "from regard._kernel import forward"),
+        ("core/call.py", "from .. import _kernel"),
+    ],
+)
+def test_the_ladder_allows_a_right_import(file, text):
+    assert faults(file, text) == []
