@@ -1,0 +1,87 @@
+// What an attention problem is, and what each instruction set must offer.
+//
+// A problem is pointers, sizes and strides (in bytes), checked before it gets here; nothing in it is expanded. The kernel
+// never allocates, throws or starts a thread: dispatch.cpp cuts the work into units and hands each unit a workspace.
+//
+// Names: B batch items, H query heads, G key heads, T queries, S keys, D query width, V value width, as in the papers.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+namespace regard {
+
+enum Type : int { float32, float64, float16, bfloat16, boolean, int64 };
+
+constexpr int most_batch_axes = 29;  // with head, row and column: rank 32
+
+// One operand. An axis along which it does not change has stride 0.
+struct Array {
+  char* data = nullptr;
+  Type type = float32;
+  int64_t batch[most_batch_axes];
+  int64_t head = 0, row = 0, column = 0;
+  explicit operator bool() const { return data != nullptr; }
+};
+
+struct Problem {
+  int batch_axes = 0;
+  int64_t batch_size[most_batch_axes];
+  int64_t B = 1, H = 1, G = 1, T = 0, S = 0, D = 0, V = 0;
+
+  Array query, key, value, output, lse;
+
+  double scale = 1, softcap = 0;      // softcap 0: none
+  Array mask, bias;                   // (…, H, T, S), boolean and floating
+  Array sinks;                        // (H,) float64: one logit a head that gives no value
+  Array lower, upper, lengths;        // (…): row i sees i + lower <= j < i + upper, and j < lengths
+  Array first, past;                  // (…, T): first <= j < past
+  Array query_segments, key_segments; // (…, T), (…, S): equal numbers only
+  int64_t row_offset = 0;             // the number of query's first row, for lower and upper
+
+  double dropout = 0;
+  uint64_t seed = 0;
+};
+
+// Rows [begin, end) of one item and key head. The H / G query heads that share a key head are stacked:
+// row r is query r % T of query head g * (H / G) + r / T.
+struct Unit {
+  int64_t item, key_head, begin, end;
+};
+
+// What `tile` is asked for.
+enum What : int { scores, weights, allowed };
+
+// Any rectangle of scores, weights or "may attend", rebuilt from query, key, lse and the rule.
+struct Tile {
+  What what;
+  Array out;  // (…, H, rows, keys)
+  int64_t row_begin, rows, key_begin, keys;
+};
+
+constexpr int attends_bad_bias = 1;  // a row attends a bias that is +inf or NaN
+
+// What one instruction set offers: its object defines this table and nothing else.
+struct Kernel {
+  const char* name;
+  int64_t (*rows_per_unit)(const Problem&);       // as many rows as share a pass over the keys
+  int64_t (*panel)(const Problem&);               // rows that are computed together; units are made of whole panels
+  size_t (*workspace)(const Problem&);            // bytes that a unit needs, 64-byte aligned
+  int (*forward)(const Problem&, const Unit&, char* workspace);
+  int (*tile)(const Problem&, const Tile&, const Unit&, char* workspace);
+};
+
+extern const Kernel kernel_portable;
+#if defined(__x86_64__)
+extern const Kernel kernel_avx2, kernel_avx512;
+#endif
+
+static inline const char* at_item(const Array& array, const Problem& p, int64_t item) {
+  const char* data = array.data;
+  for (int axis = p.batch_axes - 1; axis >= 0; --axis) {
+    data += (item % p.batch_size[axis]) * array.batch[axis];
+    item /= p.batch_size[axis];
+  }
+  return data;
+}
+
+}  // namespace regard

@@ -1,0 +1,215 @@
+// The only door to Python: arrays in, pointers and strides out. It checks every shape once more, so that nothing is ever
+// read outside its array, whoever calls.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <stdexcept>
+
+#include "dispatch.h"
+
+namespace nb = nanobind;
+using namespace regard;
+
+namespace {
+
+using In = nb::ndarray<nb::ro>;
+using Out = nb::ndarray<>;
+
+Type type_of(nb::dlpack::dtype t, const char* name) {
+  using Code = nb::dlpack::dtype_code;
+  auto code = Code(t.code);
+  if (t.lanes == 1) {
+    if (code == Code::Float && t.bits == 32) return float32;
+    if (code == Code::Float && t.bits == 64) return float64;
+    if (code == Code::Float && t.bits == 16) return float16;
+    if ((code == Code::Bfloat || code == Code::UInt) && t.bits == 16) return bfloat16;
+    if (code == Code::Bool) return boolean;
+    if (code == Code::Int && t.bits == 64) return int64;
+  }
+  throw nb::type_error((std::string("kernel: dtype of ") + name).c_str());
+}
+
+[[noreturn]] void bad_shape(const char* name) { throw nb::value_error((std::string("kernel: shape of ") + name).c_str()); }
+
+// Reads one operand whose last axes are `sizes` (-1: any) and go to `strides`; all axes before them are batch axes, aligned
+// to the right. `broadcasts`: the last axes may also be 1 or absent.
+template <class A>
+Array operand(const A& a, const Problem& p, const char* name, std::initializer_list<int64_t> sizes,
+              std::initializer_list<int64_t Array::*> strides, bool broadcasts = false) {
+  Array out;
+  out.data = static_cast<char*>(const_cast<void*>(static_cast<const void*>(a.data())));
+  out.type = type_of(a.dtype(), name);
+  int64_t bytes = a.itemsize(), axes = a.ndim();
+  for (int axis = 0; axis < p.batch_axes; ++axis) out.batch[axis] = 0;
+  auto size = sizes.end();
+  auto stride = strides.end();
+  while (size != sizes.begin()) {
+    --size, --stride;
+    if (--axes < 0) {
+      if (broadcasts) continue;
+      bad_shape(name);
+    }
+    int64_t n = a.shape(axes);
+    if (n != *size && !(broadcasts && n == 1)) bad_shape(name);
+    out.*(*stride) = n == 1 && *size != 1 ? 0 : a.stride(axes) * bytes;
+  }
+  for (int axis = p.batch_axes; axes > 0;) {
+    int64_t n = a.shape(--axes);
+    if (--axis < 0) {
+      if (n == 1) continue;
+      bad_shape(name);
+    }
+    if (n != 1 && n != p.batch_size[axis]) bad_shape(name);
+    out.batch[axis] = n == 1 ? 0 : a.stride(axes) * bytes;
+  }
+  if (!out.data) {  // an empty array may have no memory at all; a null pointer means "not given"
+    static char nothing[8];
+    out.data = nothing;
+  }
+  return out;
+}
+
+void expect(const Array& a, std::initializer_list<Type> types, const char* name) {
+  for (Type t : types)
+    if (a.type == t) return;
+  throw nb::type_error((std::string("kernel: dtype of ") + name).c_str());
+}
+
+// The thirteen values of the rule, as they come from Python (Call.rule).
+#define REGARD_RULE                                                                                                     \
+  double scale, double softcap, const In &mask, const In &bias, const In &sinks, const In &lower, const In &upper,      \
+      const In &lengths, const In &first, const In &past, const In &query_segments, const In &key_segments,             \
+      int64_t row_offset
+#define REGARD_RULE_VALUES \
+  scale, softcap, mask, bias, sinks, lower, upper, lengths, first, past, query_segments, key_segments, row_offset
+#define REGARD_RULE_ARGUMENTS                                                                                           \
+  nb::arg("scale"), nb::arg("softcap"), nb::arg("mask").none().noconvert(), nb::arg("bias").none().noconvert(),         \
+      nb::arg("sinks").none().noconvert(), nb::arg("lower").none().noconvert(), nb::arg("upper").none().noconvert(),    \
+      nb::arg("lengths").none().noconvert(), nb::arg("first").none().noconvert(), nb::arg("past").none().noconvert(),   \
+      nb::arg("query_segments").none().noconvert(), nb::arg("key_segments").none().noconvert(), nb::arg("row_offset")
+
+Problem problem_of(const In& query, const In& key) {
+  Problem p;
+  int axes = int(query.ndim()) - 3;
+  if (axes < 0 || axes > most_batch_axes || key.ndim() < 3) bad_shape("query or key");
+  p.batch_axes = axes;
+  for (int axis = 0; axis < axes; ++axis) p.B *= p.batch_size[axis] = int64_t(query.shape(axis));
+  p.H = query.shape(axes), p.T = query.shape(axes + 1), p.D = query.shape(axes + 2);
+  p.G = key.shape(key.ndim() - 3), p.S = key.shape(key.ndim() - 2);
+  if (p.G ? p.H % p.G != 0 : p.H != 0) bad_shape("key (heads)");
+  p.query = operand(query, p, "query", {p.H, p.T, p.D}, {&Array::head, &Array::row, &Array::column});
+  p.key = operand(key, p, "key", {p.G, p.S, p.D}, {&Array::head, &Array::row, &Array::column});
+  expect(p.query, {float32, float64, float16, bfloat16}, "query");
+  expect(p.key, {p.query.type}, "key");
+  return p;
+}
+
+void set_rule(Problem& p, REGARD_RULE) {
+  p.scale = scale, p.softcap = softcap, p.row_offset = row_offset;
+  auto given = [&](const In& a, Array& to, const char* name, std::initializer_list<int64_t> sizes,
+                   std::initializer_list<int64_t Array::*> strides, bool broadcasts, std::initializer_list<Type> types) {
+    if (!a.is_valid()) return;
+    to = operand(a, p, name, sizes, strides, broadcasts);
+    expect(to, types, name);
+  };
+  auto cells = {&Array::head, &Array::row, &Array::column};
+  given(mask, p.mask, "mask", {p.H, p.T, p.S}, cells, true, {boolean});
+  given(bias, p.bias, "bias", {p.H, p.T, p.S}, cells, true, {float32, float64, float16, bfloat16});
+  given(sinks, p.sinks, "sinks", {p.H}, {&Array::head}, false, {float64});
+  given(lower, p.lower, "lower", {}, {}, false, {int64});
+  given(upper, p.upper, "upper", {}, {}, false, {int64});
+  given(lengths, p.lengths, "lengths", {}, {}, false, {int64});
+  given(first, p.first, "first", {p.T}, {&Array::row}, true, {int64});
+  given(past, p.past, "past", {p.T}, {&Array::row}, true, {int64});
+  if (query_segments.is_valid() != key_segments.is_valid()) bad_shape("segments (one given)");
+  given(query_segments, p.query_segments, "query_segments", {p.T}, {&Array::row}, true, {int64});
+  given(key_segments, p.key_segments, "key_segments", {p.S}, {&Array::column}, true, {int64});
+}
+
+// Between two units: was the program interrupted? Asked every few milliseconds at most; takes the GIL to ask.
+bool interrupted() {
+  static thread_local auto next = std::chrono::steady_clock::now();
+  auto now = std::chrono::steady_clock::now();
+  if (now < next) return false;
+  next = now + std::chrono::milliseconds(20);
+  nb::gil_scoped_acquire gil;
+  return PyErr_CheckSignals() != 0;
+}
+
+template <class Run>
+int without_gil(Run run) {
+  int flags;
+  {
+    nb::gil_scoped_release released;
+    flags = run();
+  }
+  if (flags < 0) throw nb::python_error();
+  return flags;
+}
+
+int forward_call(const In& query, const In& key, const In& value, const Out& output, const Out& lse, REGARD_RULE,
+                 double dropout, uint64_t seed) {
+  Problem p = problem_of(query, key);
+  if (value.ndim() < 1) bad_shape("value");
+  p.V = value.shape(value.ndim() - 1);
+  p.value = operand(value, p, "value", {p.G, p.S, p.V}, {&Array::head, &Array::row, &Array::column});
+  expect(p.value, {p.query.type}, "value");
+  if (int(output.ndim()) != p.batch_axes + 3) bad_shape("output");
+  p.output = operand(output, p, "output", {p.H, p.T, p.V}, {&Array::head, &Array::row, &Array::column});
+  expect(p.output, {p.query.type}, "output");
+  if (lse.is_valid()) {
+    if (int(lse.ndim()) != p.batch_axes + 2) bad_shape("lse");
+    p.lse = operand(lse, p, "lse", {p.H, p.T}, {&Array::head, &Array::row});
+    expect(p.lse, {p.query.type == float64 ? float64 : float32}, "lse");
+  }
+  set_rule(p, REGARD_RULE_VALUES);
+  p.dropout = dropout, p.seed = seed;
+  return without_gil([&] { return forward(p, interrupted); });
+}
+
+int tile_call(const std::string& what, const In& query, const In& key, const In& lse, const Out& out, int64_t row_begin,
+              int64_t key_begin, REGARD_RULE) {
+  Problem p = problem_of(query, key);
+  Type real = p.query.type == float64 ? float64 : float32;
+  Tile t{what == "allowed" ? allowed : what == "scores" ? scores : weights, {}, row_begin, 0, key_begin, 0};
+  if (int(out.ndim()) != p.batch_axes + 3) bad_shape("out");
+  t.rows = out.shape(p.batch_axes + 1), t.keys = out.shape(p.batch_axes + 2);
+  if (row_begin < 0 || key_begin < 0 || row_begin + t.rows > p.T || key_begin + t.keys > p.S) bad_shape("out (outside)");
+  t.out = operand(out, p, "out", {p.H, t.rows, t.keys}, {&Array::head, &Array::row, &Array::column});
+  expect(t.out, {t.what == allowed ? boolean : real}, "out");
+  if (lse.is_valid()) {
+    p.lse = operand(lse, p, "lse", {p.H, p.T}, {&Array::head, &Array::row});
+    expect(p.lse, {real}, "lse");
+  } else if (t.what == weights) {
+    bad_shape("lse (weights need it)");
+  }
+  set_rule(p, REGARD_RULE_VALUES);
+  return without_gil([&] { return tile(p, t, interrupted); });
+}
+
+}  // namespace
+
+NB_MODULE(_kernel, m) {
+  m.def("forward", forward_call, nb::arg("query").noconvert(), nb::arg("key").noconvert(), nb::arg("value").noconvert(),
+        nb::arg("output").noconvert(), nb::arg("lse").none().noconvert(), REGARD_RULE_ARGUMENTS, nb::arg("dropout"),
+        nb::arg("seed"));
+  m.def("tile", tile_call, nb::arg("what"), nb::arg("query").noconvert(), nb::arg("key").noconvert(),
+        nb::arg("lse").none().noconvert(), nb::arg("out").noconvert(), nb::arg("row_begin"), nb::arg("key_begin"),
+        REGARD_RULE_ARGUMENTS);
+  m.def("threads", threads);
+  m.def("set_threads", set_threads, nb::arg("count"));
+  m.def("kernels", [] {
+    int count;
+    const Kernel* const* present = kernels(&count);
+    std::vector<std::string> names;
+    for (int i = 0; i < count; ++i) names.push_back(present[i]->name);
+    return names;
+  });
+  m.def("kernel", [] { return kernel().name; });
+  m.def("use_kernel", [](const std::string& name) {
+    if (!use_kernel(name.c_str())) throw nb::value_error(("no such kernel on this machine: " + name).c_str());
+  }, nb::arg("name"));
+}

@@ -1,0 +1,104 @@
+#include "plain.h"
+
+#include <math.h>
+
+namespace regard {
+
+static bool may_attend(const Problem& p, const Row& row, int64_t key) {
+  if (key < row.begin || key >= row.end) return false;
+  if (row.mask && !row.mask[key * p.mask.column]) return false;
+  if (row.key_segments && read_int(row.key_segments + key * p.key_segments.column) != row.segment) return false;
+  return !row.bias || read(row.bias + key * p.bias.column, p.bias.type) != -INFINITY;
+}
+
+static double score(const Problem& p, const Row& row, const char* query, const char* key_row, int64_t key) {
+  double sum = 0;
+  for (int64_t d = 0; d < p.D; ++d)
+    sum += read(query + d * p.query.column, p.query.type) * read(key_row + d * p.key.column, p.key.type);
+  sum *= p.scale;
+  if (p.softcap) sum = p.softcap * tanh(sum / p.softcap);
+  return row.bias ? sum + read(row.bias + key * p.bias.column, p.bias.type) : sum;
+}
+
+int plain_row(const Problem& p, const Row& row) {
+  int64_t key_head = row.head / (p.H / p.G);
+  const char* query = row_of(p.query, p, row.item, row.head, row.query);
+  const char* keys = row_of(p.key, p, row.item, key_head, 0);
+  const char* values = row_of(p.value, p, row.item, key_head, 0);
+  char* output = const_cast<char*>(row_of(p.output, p, row.item, row.head, row.query));
+  double sink = p.sinks ? read(p.sinks.data + row.head * p.sinks.head, float64) : -INFINITY;
+
+  int flags = 0;
+  bool any = false;
+  double peak = sink, total = 0;
+  for (int64_t j = row.begin; j < row.end; ++j)
+    if (may_attend(p, row, j)) {
+      double s = score(p, row, query, keys + j * p.key.row, j);
+      if (row.bias) {
+        double b = read(row.bias + j * p.bias.column, p.bias.type);
+        if (!(b < INFINITY)) flags |= attends_bad_bias;
+      }
+      any = true;
+      if (s != s) { peak = s; break; }  // a NaN is the whole row's
+      if (s > peak) peak = s;
+    }
+  for (int64_t c = 0; c < p.V; ++c) write(output + c * p.output.column, p.output.type, 0);
+  double lse = any ? NAN : sink;
+  if (any && peak == peak) {
+    for (int64_t j = row.begin; j < row.end; ++j)
+      if (may_attend(p, row, j)) total += exp(score(p, row, query, keys + j * p.key.row, j) - peak);
+    total += exp(sink - peak);
+    lse = peak + log(total);
+  }
+  if (any)
+    for (int64_t c = 0; c < p.V; ++c) {
+      double sum = peak == peak ? 0 : NAN;
+      for (int64_t j = row.begin; peak == peak && j < row.end; ++j)
+        if (may_attend(p, row, j)) {
+          double weight = exp(score(p, row, query, keys + j * p.key.row, j) - peak) / total;
+          if (p.dropout) weight = keeps(p, row.item, row.head, row.query, j) ? weight / (1 - p.dropout) : 0;
+          sum += weight * read(values + j * p.value.row + c * p.value.column, p.value.type);
+        }
+      write(output + c * p.output.column, p.output.type, sum);
+    }
+  if (p.lse) write(const_cast<char*>(row_of(p.lse, p, row.item, row.head, row.query)), p.lse.type, lse);
+  return flags;
+}
+
+// ---- a slow whole kernel from it, until attention.cpp is there ----
+
+static int64_t rows_per_unit(const Problem&) { return 64; }
+static int64_t panel(const Problem&) { return 16; }
+static size_t workspace(const Problem&) { return 64; }
+
+static int forward(const Problem& p, const Unit& unit, char*) {
+  int flags = 0;
+  for (int64_t r = unit.begin; r < unit.end; ++r)
+    flags |= plain_row(p, make_row(p, unit.item, unit.key_head * (p.H / p.G) + r / p.T, r % p.T));
+  return flags;
+}
+
+static int tile(const Problem& p, const Tile& t, const Unit& unit, char*) {
+  for (int64_t r = unit.begin; r < unit.end; ++r) {
+    int64_t head = unit.key_head * (p.H / p.G) + r / t.rows, query = t.row_begin + r % t.rows;
+    Row row = make_row(p, unit.item, head, query);
+    char* out = const_cast<char*>(row_of(t.out, p, unit.item, head, r % t.rows));
+    for (int64_t j = 0; j < t.keys; ++j) {
+      int64_t key = t.key_begin + j;
+      bool attended = may_attend(p, row, key);
+      double x = attended;
+      if (t.what != allowed) {
+        x = attended ? score(p, row, row_of(p.query, p, unit.item, head, query),
+                             row_of(p.key, p, unit.item, unit.key_head, key), key) : -INFINITY;
+        if (t.what == weights)
+          x = attended ? exp(x - read(row_of(p.lse, p, unit.item, head, query), p.lse.type)) : 0;
+      }
+      write(out + j * t.out.column, t.out.type, x);
+    }
+  }
+  return 0;
+}
+
+const Kernel kernel_portable = {"portable", rows_per_unit, panel, workspace, forward, tile};
+
+}  // namespace regard

@@ -1,0 +1,139 @@
+#include "pool.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace regard {
+namespace {
+
+using Item = void (*)(void*, int64_t);
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+// Spins for about 0.2 ms, which is how soon a model's next call comes; then the caller sleeps.
+template <class Condition>
+bool spin_until(Condition condition) {
+  auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
+  do {
+    for (int i = 0; i < 64; ++i) {
+      if (condition()) return true;
+      pause_briefly();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return condition();
+}
+
+struct Pool {
+  std::mutex busy;                      // one job at a time; whoever finds it taken works alone
+  std::atomic<uint64_t> ticket{0};      // generation << 32 | next item: a late worker cannot claim from a job that is over
+  std::atomic<uint32_t> generation{0};  // what workers sleep on
+  std::atomic<uint32_t> done{0};        // what the caller sleeps on
+  std::atomic<uint32_t> count{0};
+  std::atomic<int> allowed{0};          // workers that may take part
+  std::atomic<Item> item{nullptr};
+  std::atomic<void*> context{nullptr};
+  int started = 0;
+
+  // Claims the next item, if there is one. After a claim the job cannot end before the item is counted as done.
+  bool claim(int64_t& index) {
+    uint64_t now = ticket.load();
+    while (uint32_t(now) < count.load())
+      if (ticket.compare_exchange_weak(now, now + 1)) {
+        index = uint32_t(now);
+        return true;
+      }
+    return false;
+  }
+
+  void work(int number) {
+    uint32_t seen = 0;
+    for (;;) {
+      if (!spin_until([&] { return generation.load() != seen; })) generation.wait(seen);
+      seen = generation.load();
+      int64_t index;
+      while (number < allowed.load() && claim(index)) {
+        item.load()(context.load(), index);
+        if (done.fetch_add(1) + 1 == count.load()) done.notify_all();
+      }
+    }
+  }
+
+  bool run(uint32_t items, int threads, Item f, bool (*poll)(void*), void* c) {
+    for (; started < threads - 1; ++started) std::thread([this, n = started] { work(n); }).detach();
+    // Nobody can claim while count is 0; so the pieces of the new job are never seen half written.
+    count = 0;
+    item = f;
+    context = c;
+    done = 0;
+    allowed = threads - 1;
+    ticket = uint64_t(generation.load() + 1) << 32;
+    count = items;
+    ++generation;
+    generation.notify_all();
+    bool stopped = false;
+    for (int64_t index; claim(index);) {
+      f(c, index);
+      ++done;
+      if (!stopped && (stopped = poll(c))) {
+        uint64_t before = ticket.exchange(ticket.load() | 0x7fffffff);  // nothing left to claim
+        uint32_t next = uint32_t(before);
+        if (next < items) done += items - next;
+      }
+    }
+    if (!spin_until([&] { return done.load() >= items; }))
+      for (uint32_t now; (now = done.load()) < items;) done.wait(now);
+    return !stopped;
+  }
+};
+
+Pool* pool = nullptr;
+std::mutex making;
+
+// A child of fork has the memory of the pool but none of its threads: it starts afresh.
+void forget_pool() {
+  pool = nullptr;
+  new (&making) std::mutex;
+}
+
+Pool& the_pool() {
+  std::lock_guard<std::mutex> lock(making);
+  if (!pool) {
+    static bool registered = false;
+    if (!registered) pthread_atfork(nullptr, nullptr, forget_pool);
+    registered = true;
+    pool = new Pool;  // never freed: its threads may outlive everything else
+  }
+  return *pool;
+}
+
+bool run_alone(int64_t count, Item item, bool (*poll)(void*), void* context) {
+  for (int64_t i = 0; i < count; ++i) {
+    item(context, i);
+    if (i + 1 < count && poll(context)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool run_items(int64_t count, int threads, Item item, bool (*poll)(void*), void* context) {
+  if (threads <= 1 || count <= 1) return run_alone(count, item, poll, context);
+  Pool& p = the_pool();
+  std::unique_lock<std::mutex> lock(p.busy, std::try_to_lock);
+  if (!lock) return run_alone(count, item, poll, context);
+  return p.run(uint32_t(count), threads, item, poll, context);
+}
+
+}  // namespace regard
