@@ -1,4 +1,4 @@
-"""The documentation is run: every example in README, docs and docstrings, every link, every named test."""
+"""The documentation is run: every example in README, docs and docstrings, and every link."""
 
 import ast
 import doctest
@@ -88,14 +88,8 @@ def test_examples_in_docstrings_print_what_they_say(name):
 def test_public_names_have_an_example():
     for name in regard.__all__:
         value = getattr(regard, name)
-        written = (
-            [
-                value.__doc__ or "",
-                *(getattr(m, "__doc__", None) or "" for m in vars(value).values()),
-            ]
-            if isinstance(value, type)
-            else [value.__doc__ or ""]
-        )
+        members = vars(value).values() if isinstance(value, type) else []
+        written = [one.__doc__ or "" for one in (value, *members)]
         assert any(">>> " in text for text in written), f"regard.{name} shows no example"
 
 
@@ -127,7 +121,8 @@ def test_changelog_begins_with_this_version():
 def test_constraints_pin_every_dependency_exactly():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     named = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
-    named += sum(project["project"]["optional-dependencies"].values(), [])
+    for extra in project["project"]["optional-dependencies"].values():
+        named += extra
     wanted = {
         re.match(r"[\w.-]+", one)[0].lower().replace("_", "-")
         for one in named

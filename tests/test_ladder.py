@@ -1,4 +1,4 @@
-"""The ladder of imports: a file imports from its own rung or below, frameworks only at their door."""
+"""The ladder of imports: from a file's own rung or below, and a framework only at its door."""
 
 import ast
 import sys

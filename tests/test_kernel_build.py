@@ -1,0 +1,71 @@
+"""One instruction set's code stays in its own object, and can't be linked in another's place.
+
+The linker keeps one copy of a function that several objects share. Were that the copy compiled for
+AVX-512, an older processor would meet an illegal instruction, far from any kernel.
+"""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+BUILD = Path(__file__).parent.parent / "build"
+
+
+def release_builds() -> list[Path]:
+    """Folders of builds as they are shipped: no sanitizer, no debug build."""
+    found = []
+    for cache in BUILD.glob("**/CMakeCache.txt"):
+        text = cache.read_text()
+        if re.search(r"^CMAKE_BUILD_TYPE:\w+=Release$", text, re.M) and "-fsanitize" not in text:
+            found.append(cache.parent)
+    return found
+
+
+def objects() -> list[Path]:
+    """The object of every instruction set, of every such build."""
+    return [
+        path
+        for build in release_builds()
+        for path in build.glob("CMakeFiles/kernel_*.dir/kernel/attention.cpp.o*")
+    ]
+
+
+def symbols(path: Path) -> list[tuple[str, str]]:
+    """Kind and name of each symbol that an object defines for others."""
+    done = subprocess.run(
+        ["nm", "--defined-only", "--extern-only", "--demangle", path],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [(line.split()[1], line.split(maxsplit=2)[2]) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needs_a_build():
+    if not shutil.which("nm"):
+        pytest.skip("needs nm, from binutils")
+    if not objects():
+        pytest.skip("needs the kernel's objects: scripts/test builds them")
+
+
+def test_every_instruction_set_has_its_object():
+    for build in release_builds():
+        names = {path.parent.parent.name for path in objects() if build in path.parents}
+        assert "kernel_portable.dir" in names
+
+
+def test_one_global_symbol():
+    for path in objects():
+        found = symbols(path)
+        assert len(found) == 1, f"{path} defines {found}"
+        assert found[0][0] == "T", f"{path}: {found[0]} could be replaced by another's copy"
+
+
+def test_no_symbol_in_common():
+    for build in release_builds():
+        own = [symbols(path)[0][1] for path in objects() if build in path.parents]
+        assert len(own) == len(set(own))
