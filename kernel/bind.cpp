@@ -163,7 +163,7 @@ int forward_call(const In& query, const In& key, const In& value, const Out& out
   if (lse.is_valid()) {
     if (int(lse.ndim()) != p.batch_axes + 2) bad_shape("lse");
     p.lse = operand(lse, p, "lse", {p.H, p.T}, {&Array::head, &Array::row});
-    expect(p.lse, {p.query.type == float64 ? float64 : float32}, "lse");
+    expect(p.lse, {float64, p.query.type == float64 ? float64 : float32}, "lse");
   }
   set_rule(p, REGARD_RULE_VALUES);
   p.dropout = dropout, p.seed = seed;
@@ -182,7 +182,7 @@ int tile_call(const std::string& what, const In& query, const In& key, const In&
   expect(t.out, {t.what == allowed ? boolean : real}, "out");
   if (lse.is_valid()) {
     p.lse = operand(lse, p, "lse", {p.H, p.T}, {&Array::head, &Array::row});
-    expect(p.lse, {real}, "lse");
+    expect(p.lse, {float64, real}, "lse");
   } else if (t.what == weights) {
     bad_shape("lse (weights need it)");
   }

@@ -16,7 +16,7 @@ const Kernel* const* kernels(int* count) {
   static int found = [] {
     int n = 0;
     present[n++] = &kernel_portable;
-#if defined(__x86_64__) && !defined(REGARD_STUB)
+#if defined(__x86_64__)
     // Ask for everything that the object's flags let the compiler use.
     auto haswell = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
                    __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");

@@ -65,40 +65,4 @@ int plain_row(const Problem& p, const Row& row) {
   return flags;
 }
 
-// ---- a slow whole kernel from it, until attention.cpp is there ----
-
-static int64_t rows_per_unit(const Problem&) { return 64; }
-static int64_t panel(const Problem&) { return 16; }
-static size_t workspace(const Problem&) { return 64; }
-
-static int forward(const Problem& p, const Unit& unit, char*) {
-  int flags = 0;
-  for (int64_t r = unit.begin; r < unit.end; ++r)
-    flags |= plain_row(p, make_row(p, unit.item, unit.key_head * (p.H / p.G) + r / p.T, r % p.T));
-  return flags;
-}
-
-static int tile(const Problem& p, const Tile& t, const Unit& unit, char*) {
-  for (int64_t r = unit.begin; r < unit.end; ++r) {
-    int64_t head = unit.key_head * (p.H / p.G) + r / t.rows, query = t.row_begin + r % t.rows;
-    Row row = make_row(p, unit.item, head, query);
-    char* out = const_cast<char*>(row_of(t.out, p, unit.item, head, r % t.rows));
-    for (int64_t j = 0; j < t.keys; ++j) {
-      int64_t key = t.key_begin + j;
-      bool attended = may_attend(p, row, key);
-      double x = attended;
-      if (t.what != allowed) {
-        x = attended ? score(p, row, row_of(p.query, p, unit.item, head, query),
-                             row_of(p.key, p, unit.item, unit.key_head, key), key) : -INFINITY;
-        if (t.what == weights)
-          x = attended ? exp(x - read(row_of(p.lse, p, unit.item, head, query), p.lse.type)) : 0;
-      }
-      write(out + j * t.out.column, t.out.type, x);
-    }
-  }
-  return 0;
-}
-
-const Kernel kernel_portable = {"portable", rows_per_unit, panel, workspace, forward, tile};
-
 }  // namespace regard

@@ -1,0 +1,130 @@
+// Lanes: the compiler's own vectors of float and double, and the few functions that attention needs on them.
+//
+// This file and the ones after it are compiled once for each instruction set. Everything in them is internal to its object
+// (an anonymous namespace, C headers only): a shared inline function would be kept once by the linker for all of them, perhaps
+// in its AVX-512 form, and an older machine would stop at it.
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(REGARD_WIDE)  // 64-byte lanes on any machine: the text of AVX-512 where there is none, for tests
+#define REGARD_BYTES 64
+#define REGARD_REGISTERS 32
+#elif defined(__AVX512F__)
+#define REGARD_BYTES 64
+#define REGARD_REGISTERS 32
+#elif defined(__AVX2__)
+#define REGARD_BYTES 32
+#define REGARD_REGISTERS 16
+#elif defined(__aarch64__)
+#define REGARD_BYTES 16
+#define REGARD_REGISTERS 32
+#else
+#define REGARD_BYTES 16
+#define REGARD_REGISTERS 16
+#endif
+
+namespace regard {
+namespace {
+
+template <class F>
+struct Lanes;
+
+template <>
+struct Lanes<float> {
+  typedef float V __attribute__((vector_size(REGARD_BYTES)));
+  typedef float U __attribute__((vector_size(REGARD_BYTES), aligned(4), may_alias));
+  typedef int32_t I __attribute__((vector_size(REGARD_BYTES)));
+  using Bits = int32_t;
+  static constexpr int N = REGARD_BYTES / 4;
+};
+
+template <>
+struct Lanes<double> {
+  typedef double V __attribute__((vector_size(REGARD_BYTES)));
+  typedef double U __attribute__((vector_size(REGARD_BYTES), aligned(8), may_alias));
+  typedef int64_t I __attribute__((vector_size(REGARD_BYTES)));
+  using Bits = int64_t;
+  static constexpr int N = REGARD_BYTES / 8;
+};
+
+template <class F> using Vector = typename Lanes<F>::V;
+template <class F> using Integers = typename Lanes<F>::I;
+
+template <class F>
+inline Vector<F> load(const F* from) { return *reinterpret_cast<const typename Lanes<F>::U*>(from); }
+template <class F>
+inline void store(F* to, Vector<F> x) { *reinterpret_cast<typename Lanes<F>::U*>(to) = x; }
+
+// One number in every lane. Written out, so that the compiler sees a broadcast (V{} + x would cost an addition).
+template <class F>
+inline Vector<F> splat(F x) {
+  constexpr int n = Lanes<F>::N;
+  if constexpr (n == 16) return Vector<F>{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+  else if constexpr (n == 8) return Vector<F>{x, x, x, x, x, x, x, x};
+  else if constexpr (n == 4) return Vector<F>{x, x, x, x};
+  else return Vector<F>{x, x};
+}
+
+template <class V>
+inline V larger(V a, V b) { return a > b ? a : b; }
+
+// 2**t for t <= 0 (a little above is fine): 0 for -inf, NaN for NaN. Adding `magic` leaves round(t) + bias in the low bits, which
+// shifted are the power of two; a NaN or what is left of -inf passes through the product. Relative error 2e-9 before rounding.
+inline Vector<float> exp2(Vector<float> t) {
+  using V = Vector<float>;
+  using I = Integers<float>;
+  const V least = splat(-127.0f), magic = splat(0x1.8p23f + 127.0f);
+  t = t < least ? least : t;
+  V shifted = t + magic, r = t - (shifted - magic);
+  V p = splat(0x1.41fbbcp-13f);
+  p = p * r + splat(0x1.5f3e54p-10f);
+  p = p * r + splat(0x1.3b2d4cp-7f);
+  p = p * r + splat(0x1.c6aee8p-5f);
+  p = p * r + splat(0x1.ebfbdcp-3f);
+  p = p * r + splat(0x1.62e43p-1f);
+  p = p * r + splat(1.0f);
+  return p * (V)((I)shifted << 23);
+}
+
+// The same in double: the series of 2**r to r**13, whose rest is below 2e-17.
+inline Vector<double> exp2(Vector<double> t) {
+  using V = Vector<double>;
+  using I = Integers<double>;
+  const V least = splat(-1023.0), magic = splat(0x1.8p52 + 1023.0);
+  t = t < least ? least : t;
+  V shifted = t + magic, r = t - (shifted - magic), p = splat(1.3691488853904128e-12);
+  const double series[] = {2.5678435993488206e-11, 4.4455382718708114e-10, 7.054911620801123e-09, 1.0178086009239699e-07,
+                           1.3215486790144307e-06, 1.5252733804059840e-05, 1.5403530393381608e-04, 1.3333558146428443e-03,
+                           9.6181291076284769e-03, 5.5504108664821580e-02, 2.4022650695910072e-01, 6.9314718055994531e-01, 1.0};
+  for (double c : series) p = p * r + splat(c);
+  return p * (V)((I)shifted << 52);
+}
+
+// tanh by exp2, and near zero by a series or a fraction that keeps relative precision (coefficients: Cephes, S. Moshier).
+template <class F>
+inline Vector<F> tanh(Vector<F> x) {
+  using V = Vector<F>;
+  const V log2e = splat(F(1.4426950408889634)), one = splat(F(1));
+  V size = x < -x ? -x : x;
+  V e = exp2(size * log2e * splat(F(-2)));
+  V far = (one - e) / (one + e), s = x * x, near;
+  if constexpr (sizeof(F) == 4) {
+    near = splat(-5.70498872745e-3f);
+    near = near * s + splat(2.06390887954e-2f);
+    near = near * s + splat(-5.37397155531e-2f);
+    near = near * s + splat(1.33314422036e-1f);
+    near = near * s + splat(-3.33332819422e-1f);
+    near = near * s * size + size;
+  } else {
+    V up = (splat(-9.64399179425052238628e-1) * s + splat(-9.92877231001918586564e1)) * s + splat(-1.61468768441708447952e3);
+    V down = ((s + splat(1.12811678491632931402e2)) * s + splat(2.23548839060100448583e3)) * s + splat(4.84406305325125486048e3);
+    near = size * s * (up / down) + size;
+  }
+  V magnitude = size < splat(F(0.625)) ? near : far;
+  return x < splat(F(0)) ? -magnitude : magnitude;
+}
+
+}  // namespace
+}  // namespace regard

@@ -1,0 +1,64 @@
+// The online softmax of one panel and one block of keys (Milakov and Gimelshein 2018), and what may be done to scores before it.
+#pragma once
+#include "allowed.h"
+
+namespace regard {
+namespace {
+
+constexpr double log2_e = 1.4426950408889634074;
+
+// Order of the contract: scale, soft cap, bias.
+template <int vectors, class F>
+[[gnu::noinline]] void bend_scores(F* s, F scale, F softcap, const F* bias, int from, int to) {
+  constexpr int N = Lanes<F>::N;
+  for (int j = from; j < to; ++j)
+    for (int v = 0; v < vectors; ++v) {
+      F* at = s + j * width<F> + v * N;
+      Vector<F> x = load(at) * splat(scale);
+      if (softcap != 0) x = tanh<F>(x / splat(softcap)) * splat(softcap);
+      if (bias) x = x + load(bias + j * width<F> + v * N);
+      store(at, x);
+    }
+}
+
+template <int vectors, class F>
+[[gnu::noinline]] void mask_scores(F* s, const Words<F>& words, int from, int to) {
+  constexpr int N = Lanes<F>::N;
+  const Vector<F> never = splat(F(-INFINITY));
+  for (int j = from; j < to; ++j)
+    for (int v = 0; v < vectors; ++v) {
+      F* at = s + j * width<F> + v * N;
+      store(at, may_attend(words, j, v) ? load(at) : never);
+    }
+}
+
+// Scores become exp2((s - peak) * c); peak and sum move on, and alpha says by what factor earlier sums shrink.
+// A row that has seen nothing has peak -inf: it is measured from 0 instead, as inf - inf would be NaN.
+template <int vectors, class F>
+[[gnu::noinline]] void exponentials(F* s, F c, F* peaks, F* sums, F* alphas, int from, int to) {
+  constexpr int N = Lanes<F>::N;
+  using V = Vector<F>;
+  const V never = splat(F(-INFINITY)), factor = splat(c);
+  V peak[vectors], base[vectors], sum[vectors];
+  for (int v = 0; v < vectors; ++v) peak[v] = load(peaks + v * N);
+  for (int j = from; j < to; ++j)
+    for (int v = 0; v < vectors; ++v) peak[v] = larger(load(s + j * width<F> + v * N), peak[v]);
+  for (int v = 0; v < vectors; ++v) {
+    base[v] = peak[v] == never ? splat(F(0)) : peak[v];
+    V alpha = exp2((load(peaks + v * N) - base[v]) * factor);
+    store(alphas + v * N, alpha);
+    store(peaks + v * N, peak[v]);
+    sum[v] = splat(F(0));
+  }
+  for (int j = from; j < to; ++j)
+    for (int v = 0; v < vectors; ++v) {
+      F* at = s + j * width<F> + v * N;
+      V p = exp2((load(at) - base[v]) * factor);
+      store(at, p);
+      sum[v] = sum[v] + p;
+    }
+  for (int v = 0; v < vectors; ++v) store(sums + v * N, load(sums + v * N) * load(alphas + v * N) + sum[v]);
+}
+
+}  // namespace
+}  // namespace regard

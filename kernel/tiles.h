@@ -1,0 +1,64 @@
+// The two tile products, queries in lanes: scores S^T = K Q^T and output O^T = V^T P^T.
+//
+// A panel is up to three vectors of query rows side by side. Keys and values are read in place, one number broadcast to all
+// lanes; maximum, sums and masks then are vertical, and no row ever meets another. Register tile: `step` keys (or output
+// columns) by three vectors, 12 or 24 sums in flight.
+#pragma once
+#include "lanes.h"
+
+namespace regard {
+namespace {
+
+constexpr int step = REGARD_REGISTERS == 32 ? 8 : 4;
+constexpr int block = 64;  // keys that are handled together; one bit a key in a word
+template <class F> constexpr int width = 3 * Lanes<F>::N;  // lanes of a panel
+
+// s[j] = k[j] . q for keys [from, to), multiples of step. k has rows of D numbers; q and s are laid out by lane.
+template <int vectors, class F>
+[[gnu::noinline]] void score_tile(const F* k, int64_t k_row, const F* q, int64_t D, F* s, int from, int to) {
+  constexpr int N = Lanes<F>::N;
+  for (int j = from; j < to; j += step) {
+    Vector<F> sum[step][vectors] = {};
+    const F* row = k + j * k_row;
+#pragma GCC unroll 1
+    for (int64_t d = 0; d < D; ++d) {
+      Vector<F> x[vectors];
+      for (int v = 0; v < vectors; ++v) x[v] = load(q + d * width<F> + v * N);
+      for (int r = 0; r < step; ++r) {
+        Vector<F> y = splat(row[r * k_row + d]);
+        for (int v = 0; v < vectors; ++v) sum[r][v] += y * x[v];
+      }
+    }
+    for (int r = 0; r < step; ++r)
+      for (int v = 0; v < vectors; ++v) store(s + (j + r) * width<F> + v * N, sum[r][v]);
+  }
+}
+
+// o[c] = o[c] * alpha + sum over keys [from, to) of v[j][c] * p[j], for `columns` columns, a multiple of step. The block's own
+// sum starts at zero, which halves the error of one long sum.
+template <int vectors, class F>
+[[gnu::noinline]] void value_tile(const F* v, int64_t v_row, const F* p, const F* alpha, F* o, int64_t columns, int from,
+                                  int to) {
+  constexpr int N = Lanes<F>::N;
+  for (int64_t c = 0; c < columns; c += step) {
+    Vector<F> sum[step][vectors] = {};
+    const F* row = v + c + from * v_row;
+#pragma GCC unroll 1
+    for (int j = from; j < to; ++j, row += v_row) {
+      Vector<F> x[vectors];
+      for (int i = 0; i < vectors; ++i) x[i] = load(p + j * width<F> + i * N);
+      for (int r = 0; r < step; ++r) {
+        Vector<F> y = splat(row[r]);
+        for (int i = 0; i < vectors; ++i) sum[r][i] += y * x[i];
+      }
+    }
+    for (int r = 0; r < step; ++r)
+      for (int i = 0; i < vectors; ++i) {
+        F* to_ = o + (c + r) * width<F> + i * N;
+        store(to_, load(to_) * load(alpha + i * N) + sum[r][i]);
+      }
+  }
+}
+
+}  // namespace
+}  // namespace regard
