@@ -31,19 +31,35 @@ from regard.core.arguments import (
 )
 
 
-class Call(NamedTuple):
-    """A checked call: three arrays and the rule how scores are made and who may attend what.
+class Rule(NamedTuple):
+    """How scores are made and who may attend what: the kernel's thirteen values, in its order.
 
-    `rule` holds the kernel's thirteen values in its order: scale, softcap, mask, bias, sinks,
-    lower, upper, lengths, first, past, query segments, key segments, row offset.
-    Row i sees key j where i + lower <= j < i + upper, j < lengths and first <= j < past.
+    Batch axes may be 1 or absent, and so may all axes of mask and bias. All limits hold together.
     """
+
+    scale: float
+    softcap: float  # 0: none
+    mask: Array | None  # booleans against (B…, H, T, S)
+    bias: Array | None  # floats against (B…, H, T, S); bfloat16 as its bits
+    sinks: Array | None  # (H,) float64
+    lower: Array | None  # (B…): row i sees key j where i + lower <= j
+    upper: Array | None  # (B…): … and j < i + upper
+    lengths: Array | None  # (B…): … and j < lengths
+    first: Array | None  # (B…, T): … and first <= j
+    past: Array | None  # (B…, T): … and j < past
+    query_segments: Array | None  # (B…, T): … and both segments are equal
+    key_segments: Array | None  # (B…, S)
+    row_offset: int  # the number of the first row, for lower and upper
+
+
+class Call(NamedTuple):
+    """A checked call: three arrays, and the rule."""
 
     query: Array  # (B…, H, T, D), with all batch axes
     key: Array  # (B…, G, S, D), whose batch axes may be 1
     value: Array  # (B…, G, S, V), whose batch axes may be 1
     shape: tuple[int, ...]  # (B…, H, T, S)
-    rule: tuple[Any, ...]
+    rule: Rule
     flat: bool  # the caller's arrays had no head axis
     query_offset: int | Array  # position of the first query among the keys; broadcasts to B…
     dropout: float
@@ -131,8 +147,9 @@ def check(
         seed = _seed(seed, dropout)
     if precision not in ("highest", "high"):
         raise ValueError(f"precision: expected 'highest' or 'high', received {precision!r}")
-    rule = (scale, softcap, mask, bias, sinks, lower, upper, length, first, past)
-    return Call(q, k, v, shape, (*rule, of_queries, of_keys, 0), flat, offset, dropout, seed or 0)
+    limits = (lower, upper, length, first, past, of_queries, of_keys)
+    rule = Rule(scale, softcap, mask, bias, sinks, *limits, 0)
+    return Call(q, k, v, shape, rule, flat, offset, dropout, seed or 0)
 
 
 def _operands(

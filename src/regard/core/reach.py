@@ -83,7 +83,7 @@ def lengths(given: Any, batch: tuple[int, ...], keys: int) -> Array:
 
 def ranges(given: Any, batch: tuple[int, ...], rows: int, keys: int) -> tuple[Array, Array]:
     """Read the pair `ranges`, each of (B…, T)."""
-    if not np.iterable(given) or len(given) != 2:
+    if not isinstance(given, tuple | list | np.ndarray) or len(given) != 2:
         raise TypeError(f"ranges: expected a pair (first, past), received {given!r}")
     first, past = (integers("ranges", part) for part in given)
     for part in (first, past):
