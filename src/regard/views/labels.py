@@ -1,4 +1,4 @@
-"""Text made safe to show: what would be invisible, or would act on a screen, gets a visible mark."""
+"""Text made safe to show: what is invisible, or would act on a screen, gets a visible mark."""
 
 import unicodedata
 
@@ -40,6 +40,6 @@ def _mark(text: str, i: int) -> str:
 
 
 def _joins(text: str, i: int) -> bool:
-    """Whether a joiner stands where writing needs it: in an emoji, or in a word of such a script."""
+    """Whether a joiner stands where writing needs it: in an emoji or a word of some scripts."""
     between = text[i - 1 : i] + text[i + 1 : i + 2]
     return len(between) == 2 and not any(c.isascii() or c in _JOINERS for c in between)

@@ -19,20 +19,24 @@ class Inks(NamedTuple):
     """The colours of a view on one ground, each as #rrggbb."""
 
     ground: str
-    text: str
+    text: str  # also on a shade, where that is `unknown`'s
     quiet: str
     above: str
     below: str
     good: str
     bad: str
+    least: float = 0.0  # how far from the ground the faintest shade starts
 
 
-# "unknown" is a terminal of which nobody says whether it is light or dark: its ground is a grey
-# that stands out from both equally little, and its inks can be read on both.
+# "unknown" is a terminal of which nobody says whether it is light or dark. What stands out from
+# both is colour, not lightness: its shades go from a grey to the poles at one lightness, on which
+# white can be read, and which can be read as text on white and on black.
 INKS: dict[Ground, Inks] = {
     "light": Inks("#ffffff", "#16181d", "#666b74", "#2d6ec1", "#ad5000", "#1f7a37", "#b3261e"),
     "dark": Inks("#16181d", "#e9e9e6", "#9a9fa8", "#6db0ff", "#f5914f", "#5cc377", "#ff7b72"),
-    "unknown": Inks("#7e8186", "#000000", "#7e8186", "#4080d5", "#c16218", "#2a944e", "#d5493f"),
+    "unknown": Inks(
+        "#75777c", "#ffffff", "#75777c", "#2476d8", "#ba5702", "#258d48", "#c8433c", least=0.25
+    ),
 }
 
 _LMS = np.array(
@@ -59,17 +63,21 @@ def shade(value: float, ground: Ground = "light") -> str:
     ('#ffffff', '#2d6ec1', '#ad5000')
     """
     inks = INKS[ground]
+    share = inks.least + (1.0 - inks.least) * min(abs(value), 1.0) if value else 0.0
     start, pole = to_lab(inks.ground), to_lab(inks.above if value > 0 else inks.below)
-    return from_lab(start + (pole - start) * min(abs(value), 1.0))
+    return from_lab(start + (pole - start) * share)
 
 
-def ink(background: str) -> str:
-    """Black or white, whichever reads better on a background (WCAG 2 contrast).
+def ink(value: float, ground: Ground = "light") -> str:
+    """The colour in which text reads best on the shade of a value.
 
-    >>> ink("#2d6ec1"), ink("#ffffff")
-    ('#ffffff', '#000000')
+    >>> ink(0.9), ink(0.1)
+    ('#ffffff', '#16181d')
     """
-    return max("#ffffff", "#000000", key=lambda colour: contrast(background, colour))
+    if ground == "unknown":
+        return INKS[ground].text
+    inks = (INKS["light"].text, "#ffffff")
+    return max(inks, key=lambda colour: contrast(colour, shade(value, ground)))
 
 
 def contrast(one: str, other: str) -> float:

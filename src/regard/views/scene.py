@@ -1,4 +1,4 @@
-"""What is shown, decided once: words, rows, their order, the scale, the sentences, what was left out.
+"""What is shown, decided once: words, rows, order, scale, sentences, and what was left out.
 
 The drawings (terminal, page, figure) take a scene and only draw it: none of them ranks, rounds a
 number to another meaning, or leaves something out by itself.
@@ -6,6 +6,8 @@ number to another meaning, or leaves something out by itself.
 
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 Measure = Literal["lift", "weight"]
 Part = Literal["", "from", "to"]
@@ -34,14 +36,18 @@ class Row:
     weight: float
     baseline: float  # what the other rows give this key
     by_distance: float  # what they give as far away
-    lift: float
     layer: int
     head: int
 
     @property
     def reference(self) -> float:
-        """The larger of what the others give: the lift is what goes beyond it."""
-        return self.weight - self.lift
+        """The larger of what the others give; NaN where there are no such others."""
+        return float(np.maximum(self.baseline, self.by_distance))
+
+    @property
+    def lift(self) -> float:
+        """What this row adds to what the others give."""
+        return self.weight - self.reference
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,6 @@
+"""`python -m regard`: the command."""
+
+from regard.cli.main import main
+
+if __name__ == "__main__":
+    main()
