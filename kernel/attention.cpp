@@ -93,6 +93,19 @@ void read_numbers(const char* from, Type type, int64_t stride, int64_t count, F*
     for (int64_t i = 0; i < count; ++i) to[i] = F(read(from + i * stride, type));
 }
 
+// Writes `count` numbers as any type, `stride` bytes apart.
+template <class F>
+void write_numbers(const F* from, int64_t count, char* to, Type type, int64_t stride) {
+  if (type == float32 && stride == 4)
+    for (int64_t i = 0; i < count; ++i) { float x = float(from[i]); memcpy(to + 4 * i, &x, 4); }
+  else if (type == bfloat16 && stride == 2)
+    for (int64_t i = 0; i < count; ++i) { uint16_t x = to_bfloat16(float(from[i])); memcpy(to + 2 * i, &x, 2); }
+  else if (type == float16 && stride == 2)
+    for (int64_t i = 0; i < count; ++i) { uint16_t x = to_float16(float(from[i])); memcpy(to + 2 * i, &x, 2); }
+  else
+    for (int64_t i = 0; i < count; ++i) write(to + i * stride, type, from[i]);
+}
+
 // Queries by lane. A negative scale turns their sign instead, which is exact, so that scores can be compared unscaled.
 template <class F>
 void pack_queries(const Problem& p, const Row* rows, int count, F* to, F* scratch) {
@@ -129,8 +142,11 @@ void begin_panel(const Problem& p, typename Space<F>::Panel& panel, int64_t begi
 
 // A block of keys or values as rows of F: in place where it already is that, else copied (padded with zeros).
 template <class F>
-const F* get_block(const Array& a, const char* rows, int64_t count, int64_t columns, int64_t padded, F* copy, int64_t* row_size) {
+const F* get_block(const Array& a, const char* rows, int64_t count, int64_t columns, int64_t padded, F* copy, int64_t* row_size,
+                   bool more = false) {
   constexpr Type own = sizeof(F) == 4 ? float32 : float64;
+  for (int64_t j = block; more && j < 2 * block; ++j)  // the next block, into the second-level cache meanwhile
+    for (int64_t c = 0; c < columns * int64_t(sizeof(F)); c += 64) __builtin_prefetch(rows + j * a.row + c, 0, 2);
   bool aligned = (uintptr_t(rows) | uintptr_t(a.row)) % sizeof(F) == 0;
   if (a.type == own && a.column == int64_t(sizeof(F)) && count == block && columns == padded && aligned) {
     *row_size = a.row / int64_t(sizeof(F));
@@ -150,15 +166,16 @@ const F* get_block(const Array& a, const char* rows, int64_t count, int64_t colu
 template <class F>
 uint64_t tame_values(const F** values, int64_t* row_size, int64_t columns, F* copy) {
   constexpr int N = Lanes<F>::N;
-  Vector<F> zeros = splat(F(0));
+  Vector<F> zeros[4] = {};  // four sums, so that none waits for the last addition
   F rest = 0;
-  for (int j = 0; j < block; ++j) {
-    const F* row = *values + j * *row_size;
-    int64_t c = 0;
-    for (; c + N <= columns; c += N) zeros += load(row + c) * splat(F(0));
-    for (; c < columns; ++c) rest += row[c] * 0;
-  }
-  for (int i = 0; i < N; ++i) rest += zeros[i];
+  for (int j = 0; j < block; j += 4)
+    for (int r = 0; r < 4; ++r) {
+      const F* row = *values + (j + r) * *row_size;
+      int64_t c = 0;
+      for (; c + N <= columns; c += N) zeros[r] += load(row + c) * splat(F(0));
+      for (; c < columns; ++c) rest += row[c] * 0;
+    }
+  for (int i = 0; i < N; ++i) rest += (zeros[0] + zeros[1] + zeros[2] + zeros[3])[i];
   if (rest == 0) return 0;
   uint64_t found = 0;
   for (int j = 0; j < block; ++j)
@@ -219,41 +236,52 @@ Exponent<F> exponent(const Problem& p, bool always_bend = false) {
   return plain ? Exponent<F>{false, 1, F(size * log2_e), size} : Exponent<F>{true, F(size), F(log2_e), 1};
 }
 
-// One row's end: output = sum / total, lse, the sink's share; empty rows; rows to compute again.
+// A panel's end: output = sum / total, lse, the sink's share; empty rows; rows to compute again. `scratch` holds one row.
 template <class F>
-int finish(const Problem& p, typename Space<F>::Panel& panel, const Exponent<F>& e, int64_t columns) {
+int finish(const Problem& p, typename Space<F>::Panel& panel, const Exponent<F>& e, int64_t columns, F* scratch) {
+  constexpr int N = Lanes<F>::N;
   int flags = 0;
+  F strange[width<F>], share[width<F>];
+  double lse[width<F>];
+  for (int v = 0; v < 3; ++v) {  // 0 where all of the row's output is finite
+    Vector<F> sum = splat(F(0));
+    for (int64_t c = 0; c < columns; ++c) sum += load(panel.output + c * width<F> + v * N) * splat(F(0));
+    store(strange + v * N, sum);
+  }
+  for (int i = 0; i < width<F>; ++i) {
+    share[i] = 0, lse[i] = -INFINITY;
+    if (i >= panel.rows) continue;
+    bool any = panel.whole || panel.seen[i];
+    double total = panel.sum[i], peak = panel.peak[i] * e.to_natural;
+    panel.again[i] = any && (panel.again[i] || strange[i] != 0 || !(total > 0 && total < INFINITY));
+    if (any) share[i] = F(1 / total), lse[i] = peak + log(total);
+    if (!p.sinks) continue;
+    double sink = read(p.sinks.data + panel.row[i].head * p.sinks.head, float64);
+    if (any) {
+      double top = sink > peak ? sink : peak, all = total * exp(peak - top) + exp(sink - top);
+      share[i] = F(exp(peak - top) / all), lse[i] = top + log(all);
+    } else {
+      lse[i] = sink;
+    }
+  }
+  for (int64_t c = 0; c < columns; ++c)
+    for (int v = 0; v < 3; ++v) {
+      F* at = panel.output + c * width<F> + v * N;
+      store(at, load(at) * load(share + v * N));
+    }
   for (int i = 0; i < panel.rows; ++i) {
     const Row& row = panel.row[i];
-    bool any = panel.whole || panel.seen[i];
-    double total = panel.sum[i], peak = panel.peak[i] * e.to_natural, share = 0, lse = -INFINITY;
-    F strange = 0;
-    for (int64_t c = 0; c < columns; ++c) strange += panel.output[c * width<F> + i] * 0;
-    if (any && (panel.again[i] || strange != 0 || !(total > 0 && total < INFINITY))) {
+    if (panel.again[i]) {
       flags |= plain_row(p, row);
       continue;
     }
-    if (any) share = 1 / total, lse = peak + log(total);
-    if (p.sinks) {
-      double sink = read(p.sinks.data + row.head * p.sinks.head, float64);
-      if (any) {
-        double top = sink > peak ? sink : peak, all = total * exp(peak - top) + exp(sink - top);
-        share = exp(peak - top) / all, lse = top + log(all);
-      } else {
-        lse = sink;
-      }
-    }
     char* out = const_cast<char*>(row_of(p.output, p, row.item, row.head, row.query));
-    if (p.output.type == float32 && sizeof(F) == 4) {
-      for (int64_t c = 0; c < p.V; ++c) {
-        float x = any ? float(panel.output[c * width<F> + i] * F(share)) : 0;
-        memcpy(out + c * p.output.column, &x, 4);
-      }
-    } else {
-      for (int64_t c = 0; c < p.V; ++c)
-        write(out + c * p.output.column, p.output.type, any ? panel.output[c * width<F> + i] * F(share) : 0);
+    for (int64_t c = 0; c < p.V; c += block) {
+      int64_t n = p.V - c < block ? p.V - c : block;
+      for (int64_t d = 0; d < n; ++d) scratch[d] = panel.output[(c + d) * width<F> + i];
+      write_numbers(scratch, n, out + c * p.output.column, p.output.type, p.output.column);
     }
-    if (p.lse) write(const_cast<char*>(row_of(p.lse, p, row.item, row.head, row.query)), p.lse.type, lse);
+    if (p.lse) write(const_cast<char*>(row_of(p.lse, p, row.item, row.head, row.query)), p.lse.type, lse[i]);
   }
   return flags;
 }
@@ -284,6 +312,7 @@ int forward(const Problem& p, const Unit& unit, char* workspace) {
     int64_t count = p.S - at < block ? p.S - at : block, key_row = 0, value_row = 0;
     const F *keys = nullptr, *values = nullptr;
     uint64_t strange = 0;
+    const bool more = at + 2 * block <= end && p.query.type == (sizeof(F) == 4 ? float32 : float64);
     for (int64_t n = 0; n < used; ++n) {
       auto& panel = space.panel[n];
       if (at >= panel.end || at + block <= panel.begin) continue;
@@ -298,8 +327,8 @@ int forward(const Problem& p, const Unit& unit, char* workspace) {
         to = int(rounded_up(64 - __builtin_clzll(space.words->any), step));
       }
       if (!keys) {
-        keys = get_block(p.key, key_rows + at * p.key.row, count, p.D, p.D, space.key_block, &key_row);
-        values = get_block(p.value, value_rows + at * p.value.row, count, p.V, space.columns, space.value_block, &value_row);
+        keys = get_block(p.key, key_rows + at * p.key.row, count, p.D, p.D, space.key_block, &key_row, more);
+        values = get_block(p.value, value_rows + at * p.value.row, count, p.V, space.columns, space.value_block, &value_row, more);
         strange = tame_values(&values, &value_row, space.columns, space.value_block);
       }
       piece.scores(keys, key_row, panel.query, p.D, space.scores, from, to);
@@ -319,7 +348,7 @@ int forward(const Problem& p, const Unit& unit, char* workspace) {
       piece.values(values, value_row, space.scores, space.alpha, panel.output, space.columns, from, to);
     }
   }
-  for (int64_t n = 0; n < used; ++n) flags |= finish<F>(p, space.panel[n], e, space.columns);
+  for (int64_t n = 0; n < used; ++n) flags |= finish<F>(p, space.panel[n], e, space.columns, space.scores);
   return flags;
 }
 
