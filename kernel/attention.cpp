@@ -140,7 +140,7 @@ void begin_panel(const Problem& p, typename Space<F>::Panel& panel, int64_t begi
   pack_queries(p, panel.row, panel.rows, panel.query, scratch);
 }
 
-// A block of keys or values as rows of F: in place where it already is that, else copied (padded with zeros).
+// A block of keys or values as rows of F: in place where it already is that, else copied, padded with zeros to whole steps.
 template <class F>
 const F* get_block(const Array& a, const char* rows, int64_t count, int64_t columns, int64_t padded, F* copy, int64_t* row_size,
                    bool more = false) {
@@ -148,12 +148,12 @@ const F* get_block(const Array& a, const char* rows, int64_t count, int64_t colu
   for (int64_t j = block; more && j < 2 * block; ++j)  // the next block, into the second-level cache meanwhile
     for (int64_t c = 0; c < columns * int64_t(sizeof(F)); c += 64) __builtin_prefetch(rows + j * a.row + c, 0, 2);
   bool aligned = (uintptr_t(rows) | uintptr_t(a.row)) % sizeof(F) == 0;
-  if (a.type == own && a.column == int64_t(sizeof(F)) && count == block && columns == padded && aligned) {
+  if (a.type == own && a.column == int64_t(sizeof(F)) && count % step == 0 && columns == padded && aligned) {
     *row_size = a.row / int64_t(sizeof(F));
     return reinterpret_cast<const F*>(rows);
   }
   *row_size = padded;
-  for (int64_t j = 0; j < block; ++j) {
+  for (int64_t j = 0; j < rounded_up(count, step); ++j) {
     F* to = copy + j * padded;
     if (j < count) read_numbers(rows + j * a.row, a.type, a.column, columns, to);
     for (int64_t c = j < count ? columns : 0; c < padded; ++c) to[c] = 0;
@@ -164,11 +164,11 @@ const F* get_block(const Array& a, const char* rows, int64_t count, int64_t colu
 // Values that are not finite are read as 0 (0 times one would be NaN in rows that may not attend it); returns the keys that
 // hold one, a bit each. Rows that attend such a key are computed again by the plain path.
 template <class F>
-uint64_t tame_values(const F** values, int64_t* row_size, int64_t columns, F* copy) {
+uint64_t tame_values(const F** values, int64_t* row_size, int64_t count, int64_t columns, F* copy) {
   constexpr int N = Lanes<F>::N;
   Vector<F> zeros[4] = {};  // four sums, so that none waits for the last addition
   F rest = 0;
-  for (int j = 0; j < block; j += 4)
+  for (int64_t j = 0; j < count; j += 4)
     for (int r = 0; r < 4; ++r) {
       const F* row = *values + (j + r) * *row_size;
       int64_t c = 0;
@@ -178,7 +178,7 @@ uint64_t tame_values(const F** values, int64_t* row_size, int64_t columns, F* co
   for (int i = 0; i < N; ++i) rest += (zeros[0] + zeros[1] + zeros[2] + zeros[3])[i];
   if (rest == 0) return 0;
   uint64_t found = 0;
-  for (int j = 0; j < block; ++j)
+  for (int64_t j = 0; j < count; ++j)
     for (int64_t c = 0; c < columns; ++c) {
       F x = (*values)[j * *row_size + c];
       if (!(x - x == 0)) found |= uint64_t(1) << j;
@@ -329,7 +329,7 @@ int forward(const Problem& p, const Unit& unit, char* workspace) {
       if (!keys) {
         keys = get_block(p.key, key_rows + at * p.key.row, count, p.D, p.D, space.key_block, &key_row, more);
         values = get_block(p.value, value_rows + at * p.value.row, count, p.V, space.columns, space.value_block, &value_row, more);
-        strange = tame_values(&values, &value_row, space.columns, space.value_block);
+        strange = tame_values(&values, &value_row, rounded_up(count, step), space.columns, space.value_block);
       }
       piece.scores(keys, key_row, panel.query, p.D, space.scores, from, to);
       if (e.bend) piece.bend(space.scores, e.scale, F(p.softcap), p.bias ? space.bias : nullptr, from, to);
