@@ -54,9 +54,7 @@ def test_commands_run(page):
     for line, text in blocks(page, "console"):
         for command in re.findall(r"^\$ (regard .*)$", text, re.MULTILINE):
             arguments = [sys.executable, "-m", "regard", *shlex.split(command)[1:]]
-            done = subprocess.run(
-                arguments, capture_output=True, text=True, timeout=120, cwd=ROOT / "tests"
-            )
+            done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
             assert done.returncode == 0, f"{page.name}:{line} {command}\n{done.stderr}"
             assert done.stdout.strip()
 

@@ -39,9 +39,3 @@ def test_every_name_is_there_and_says_what_it_is():
 
 def test_a_name_that_is_not_there():
     assert not hasattr(regard, "atention")
-
-
-def test_version():
-    from importlib.metadata import version
-
-    assert version("regard").startswith("0.")
