@@ -1,0 +1,462 @@
+"""`look`: an attention call that keeps sight of its weights, which are never stored.
+
+A weight is exp(score - lse). With query, key and one log-sum-exp a row at hand, any weight of any
+row is computed again, exactly, where somebody looks: tile by tile, in memory linear in T + S.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from regard.core import changed, summaries
+from regard.core.arguments import Array
+from regard.core.attention import compute, door
+from regard.core.call import Call, check
+from regard.core.indexing import Tile, View, positions_of, refuse_over, size_in_words
+from regard.core.proof import BOUNDS, Check, differences
+from regard.core.steps import Steps, steps
+from regard.core.summaries import Sums, Top
+from regard.core.tiles import Part, part
+
+
+def look(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    mask: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    query_offset: ArrayLike | None = None,
+    key_lengths: ArrayLike | None = None,
+    segments: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
+    ranges: tuple[ArrayLike, ArrayLike] | None = None,
+    softcap: float | None = None,
+    sinks: ArrayLike | None = None,
+    scale: float | None = None,
+    precision: str = "highest",
+    copy: bool = False,
+) -> "Look":
+    """Compute attention as `regard.attention` does, and keep sight of every weight.
+
+    The arguments are those of `attention` and mean the same; dropout has no part here. The
+    `Look` refers to your arrays: what is written into them later changes what it shows, and
+    `check()` says so. With `copy=True` it keeps copies.
+
+    Returns:
+        A `Look`; its `repr` says what can be asked.
+
+    Raises:
+        TypeError: an argument has the wrong type or dtype.
+        ValueError: shapes or numbers do not fit.
+
+    >>> rng = np.random.default_rng(0)
+    >>> query, key, value = rng.standard_normal((3, 2, 4, 8))
+    >>> seen = look(query, key, value, causal=True)
+    >>> seen.weights[0, 3].sum().round(6)
+    np.float64(1.0)
+    >>> seen.weights[0, 0]
+    array([1., 0., 0., 0.])
+    """
+    options: dict[str, Any] = {
+        "mask": mask,
+        "bias": bias,
+        "causal": causal,
+        "window": window,
+        "query_offset": query_offset,
+        "key_lengths": key_lengths,
+        "segments": segments,
+        "ranges": ranges,
+        "softcap": softcap,
+        "sinks": sinks,
+        "scale": scale,
+        "precision": precision,
+    }
+    if (framework := door(query, key, value)) is not None:
+        seen: Look = framework.look(query, key, value, **options, copy=copy)
+        return seen
+    call = check(query, key, value, **options)
+    if copy:
+        call = changed.copied(call)
+    return Look(call, *compute(call))
+
+
+class Look:
+    """One attention call, with every weight in sight. `regard.look` makes one.
+
+    It refers to query, key, value and one log-sum-exp a row; weights are computed where they are
+    asked for. Shapes: `B…` batch axes, `H` query heads, `T` queries, `S` keys; without a head
+    axis where the call had none. Answers are NumPy arrays, float32, or float64 for float64.
+    A position is an int, a slice, or anything with `.positions`, such as a word of a recording.
+
+    Attributes:
+        output: (B…, H, T, V), what `regard.attention` returns.
+        lse: (B…, H, T), log-sum-exp of each row.
+        limit: bytes; a larger answer is refused with its size. 1 GiB; settable.
+        real_rows: (B…, T) booleans, False for rows of padding, or None. Such rows play no part in
+            what the other rows give: `baseline`, `by_distance`, `received`, `distance`, `map`.
+        removed: (B…, H, T), what `without` took away; None unless this comes from there.
+        query_labels: the names of the queries, if `labels` gave them; likewise `key_labels`.
+    """
+
+    limit: int = 1 << 30
+
+    def __init__(self, call: Call, output: Array, lse: Array, *, real_rows: Array | None = None):
+        """Wrap a checked call and what `compute` returns for it: (B…, H, T, V), (B…, H, T)."""
+        self.call = call
+        self._output = output
+        self._lse = lse
+        self.output: Any = self._shaped(output)
+        self.lse = self._shaped(lse)
+        self.real_rows = (
+            None
+            if real_rows is None
+            else np.broadcast_to(np.asarray(real_rows, dtype=bool), (*call.batch, call.shape[-2]))
+        )
+        self.removed: Array | None = None
+        self.query_labels: list[str] | None = None
+        self.key_labels: list[str] | None = None
+
+    # ------------------------------------------------------------------------------- what it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(B…, H, T, S): the shape that all weights would have."""
+        return self.call.shape[1:] if self.call.flat else self.call.shape
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the axes of `shape`."""
+        batch = len(self.call.batch)
+        items = ("item",) if batch == 1 else tuple(f"item{n}" for n in range(batch))
+        names = (*items, "head", "query", "key")
+        return names[1:] if self.call.flat else names
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that this keeps: query, key, value, output, lse, and who may attend."""
+        call = self.call
+        arrays = (call.query, call.key, call.value, self._output, self._lse, *call.rule)
+        return sum(changed.once(a).nbytes for a in arrays if isinstance(a, np.ndarray))
+
+    def __repr__(self) -> str:
+        where = ", ".join(self.axes)
+        sizes = " × ".join(f"{n} {name}" for n, name in zip(self.shape, self.axes, strict=True))
+        dense = int(np.prod(self.shape)) * self._lse.dtype.itemsize
+        return (
+            f"Look: {sizes}, {self.call.dtype}\n"
+            f"  keeps {size_in_words(self.nbytes)}; all weights would take {size_in_words(dense)}\n"
+            f"  every pair   .weights[{where}], likewise .baseline .by_distance (what the other\n"
+            "               rows give), .scores .allowed .contribution\n"
+            "  each row     .top(k) .top(k, by='lift') .entropy() .mass(keys) .sink .lse .output\n"
+            "  each key     .received() .received(mean=True) .carry(x)\n"
+            "  as a whole   .map(rows, columns) .distance() .check()\n"
+            "  what if      .without(keys)\n"
+            f"  one row      .steps(query{'' if self.call.flat else ', head'}), "
+            "the whole calculation\n"
+            "  names        .labels(queries=, keys=)"
+        )
+
+    def labels(
+        self, queries: Sequence[str] | None = None, keys: Sequence[str] | None = None
+    ) -> "Look":
+        """Name the positions: T names for the queries, S for the keys. Returns the look itself.
+
+        Raises:
+            ValueError: not as many names as positions.
+        """
+        for name, given, size in zip(
+            ("queries", "keys"), (queries, keys), self.shape[-2:], strict=True
+        ):
+            if given is not None and len(given) != size:
+                raise ValueError(
+                    f"{name}: expected {size} labels, received {len(given)} "
+                    f"(there are {self.shape[-2]} queries and {self.shape[-1]} keys)"
+                )
+        if queries is not None:
+            self.query_labels = [str(name) for name in queries]
+        if keys is not None:
+            self.key_labels = [str(name) for name in keys]
+        return self
+
+    # ------------------------------------------------------------------------------- every pair
+
+    @property
+    def weights(self) -> View:
+        """What each query attends to: `weights[item, head, query, key]`, as NumPy indexes.
+
+        Each row adds up to 1 (less what a sink takes), or to 0 where a row may attend nothing.
+        """
+        return self._view("weights", lambda part, *tile: part.tile("weights", *tile))
+
+    @property
+    def scores(self) -> View:
+        """What enters the softmax: scaled, capped, biased; -inf where a row may not attend."""
+        return self._view("scores", lambda part, *tile: part.tile("scores", *tile))
+
+    @property
+    def allowed(self) -> View:
+        """Who may attend to what, so that "cannot" never looks like "gives nothing"."""
+        return self._view("allowed", lambda part, *tile: part.tile("allowed", *tile), bool)
+
+    @property
+    def baseline(self) -> View:
+        """The mean weight that a key gets from every other row of the same item and head.
+
+        Of the rows that may see the key and are no padding; NaN where there is no other. A weight
+        near its baseline says little about the query: the head gives it to whoever asks.
+        """
+        return self._view("baseline", lambda *tile: self._beside(summaries.baseline, *tile))
+
+    @property
+    def by_distance(self) -> View:
+        """The mean weight that the other rows give at the same signed distance, key - query.
+
+        Of the rows that may see a key there and are no padding; NaN where there is no other. A
+        weight near it says little about the words: the head looks so far away whatever is there.
+        """
+        return self._view("by_distance", lambda *tile: self._beside(summaries.by_distance, *tile))
+
+    @property
+    def contribution(self) -> View:
+        """Weight × the value's length ‖v‖: how much of the output a key can make up.
+
+        Before the output projection; so not the measure of Kobayashi et al. 2020.
+        """
+        return self._view("contribution", summaries.contribution)
+
+    @cached_property
+    def sums(self) -> Sums:
+        """What all rows give together, by key and by distance; computed once, O(T + S) a head.
+
+        Of shape (B…, H, …), with the head axis also where the call had none.
+        """
+        return summaries.sums(self.call, self._lse, self.real_rows)
+
+    # --------------------------------------------------------------------------------- each row
+
+    @property
+    def sink(self) -> Array:
+        """The weight that each row gives to its head's sink, (B…, H, T); 0 without sinks."""
+        return self._shaped(self._sink().astype(self._lse.dtype))
+
+    def top(self, k: int, by: Literal["weight", "lift"] = "weight", rows: Any = None) -> Top:
+        """The k keys of each row that have the most weight, or that have it beyond the others'.
+
+        Lift is the weight less the larger of `baseline` and `by_distance`: what this row adds. A
+        pair that lacks either is not ranked by it. Ties go to the lower position.
+
+        Args:
+            k: how many, at least 1.
+            by: "weight" or "lift".
+            rows: a position or a list of them, all rows by default. An int drops the axis of rows.
+
+        Returns:
+            `Top(weights, baseline, positions)`, each (B…, H, T, k). Where a row has fewer keys to
+            rank: position -1, weight 0, baseline NaN.
+
+        Raises:
+            ValueError: k below 1, another `by`, or an answer over `limit`.
+
+        >>> query = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+        >>> look(query, query, query).top(2, rows=1).positions
+        array([1, 2])
+        """
+        if by not in ("weight", "lift"):
+            raise ValueError(f"by: expected 'weight' or 'lift', received {by!r}")
+        if k < 1:
+            raise ValueError(f"k: expected at least 1, received {k}")
+        *lead, queries, _ = self.call.shape
+        wanted = None if rows is None else positions_of(rows, queries, "rows")
+        count = queries if wanted is None else len(wanted)
+        # three arrays: weights and baseline, and positions of 8 bytes
+        refuse_over(self.limit, f"top({k})", (*lead, count, k), 2 * self._lse.dtype.itemsize + 8)
+        some = None if wanted is None else np.unique(wanted)
+        found = summaries.top(
+            self.call, self._lse, self.real_rows, self.sums, k, by == "lift", some
+        )
+        if wanted is not None and some is not None:
+            order = np.searchsorted(some, wanted)
+            if (
+                np.ndim(rows) == 0
+                and not isinstance(rows, slice)
+                and not hasattr(rows, "positions")
+            ):
+                order = order[0]
+            found = Top(*(array[..., order, :] for array in found))
+        return Top(*map(self._shaped, found))
+
+    def entropy(self) -> Array:
+        """-Σ w ln w over each row's keys, in nats: (B…, H, T). 0: all on one key; ln S: all alike.
+
+        With sinks the weights of a row add up to less than 1; they are taken as they are.
+        """
+        return self._answer(summaries.entropy(self.call, self._lse))
+
+    def mass(self, positions: Any) -> Array:
+        """The weight that each row gives to some keys together: (B…, H, T).
+
+        Args:
+            positions: a position or a list of them; each key counts once.
+        """
+        keys = positions_of(positions, self.call.shape[-1], "positions")
+        return self._answer(summaries.mass(self.call, self._lse, keys))
+
+    # --------------------------------------------------------------------------------- each key
+
+    def received(self, mean: bool = False) -> Array:
+        """The weight that each key gets from all rows together: (B…, H, S).
+
+        With `mean`, divided by the rows that may see the key; NaN where none may.
+        """
+        received = self.sums.received.copy()
+        if mean:
+            received[self.sums.seen == 0] = np.nan
+            received /= np.maximum(self.sums.seen, 1)
+        return self._answer(received)
+
+    def carry(self, x: ArrayLike) -> Array:
+        """A number for each row, handed on to the keys by weight: Σ over rows of x · weights.
+
+        Args:
+            x: (B…, H, T), or what broadcasts to it.
+
+        Returns:
+            (B…, H, S). Carried through layer after layer this is attention rollout (Abnar and
+            Zuidema 2020).
+        """
+        given = np.asarray(x)
+        rows = self.shape[:-1]
+        if given.dtype.kind not in "fiub":
+            raise TypeError(f"x: expected real numbers, received {given.dtype}")
+        try:
+            given = np.broadcast_to(given, rows)
+        except ValueError:
+            raise ValueError(f"x: expected shape {rows}, received {given.shape}") from None
+        return self._answer(
+            summaries.carry(self.call, self._lse, given[None] if self.call.flat else given)
+        )
+
+    # ------------------------------------------------------------------------------- as a whole
+
+    def distance(self, edges: ArrayLike | None = None) -> tuple[Array, Array]:
+        """How the weight is shared out by signed distance, key - (query + query_offset).
+
+        Args:
+            edges: rising numbers, the edges of bins as in `numpy.histogram`: the left edge is in
+                the bin, the last bin holds its right edge too. A bin each distance by default.
+
+        Returns:
+            `(edges, share)`, share (B…, H, bins): parts of all weight on keys; those of distances
+            outside of the edges are in no bin. NaN where there is no weight at all.
+        """
+        if edges is None:
+            every = summaries.every_distance(self.call)
+            refuse_over(self.limit, "distance()", (*self.call.shape[:-2], len(every)), 8)
+            edges = every
+        cuts = np.asarray(edges)
+        if cuts.ndim != 1 or not (np.diff(cuts) > 0).all():
+            raise ValueError(f"edges: expected rising numbers, received {edges!r}")
+        return cuts, self._answer(summaries.distances(self.call, self.sums, cuts))
+
+    def map(self, rows: int, columns: int, how: Literal["mean", "max"] = "mean") -> Array:
+        """All weights in a few cells: (B…, H, rows, columns), cut at floor(i · T / rows).
+
+        Over the pairs that may attend; NaN where a cell has none. "max" keeps a single strong link
+        in sight, "mean" says what is usual.
+        """
+        if how not in ("mean", "max"):
+            raise ValueError(f"how: expected 'mean' or 'max', received {how!r}")
+        if rows < 1 or columns < 1:
+            raise ValueError(f"rows, columns: expected at least 1, received {rows} and {columns}")
+        refuse_over(self.limit, "map()", (*self.call.shape[:-2], rows, columns), 16)
+        cells = (rows, columns)
+        return self._answer(summaries.pooled(self.call, self._lse, self.real_rows, cells, how))
+
+    def check(self) -> Check:
+        """Rebuild all weights, and compare weights · values with the output: the proof.
+
+        Returns:
+            `Check(output, relative, rows)`: the largest difference, the same over the largest
+            output, and that of a row's sum from 1 - sink (from 0 where a row may attend nothing).
+            Rows of padding are left out. Printed, it is one line.
+        """
+        found = differences(self.call, self._lse, self._sink(), self._output, self.real_rows)
+        return Check(*found, bound=BOUNDS[self.call.dtype], renormalised=self.removed is not None)
+
+    # ------------------------------------------------------------------------------------ what if
+
+    def without(self, positions: Any, sink: bool = False) -> "Look":
+        """Mask some keys and compute all again: output, lse and weights as if they were not there.
+
+        What the rows gave them is in `.removed`, (B…, H, T). The weights of the others grow by as
+        much: they are renormalised, not the model's, and `check()` says so.
+
+        Args:
+            positions: a position or a list of them.
+            sink: take the sinks away too.
+        """
+        keys = positions_of(positions, self.call.shape[-1], "positions")
+        call = changed.without(self.call, keys, sink)
+        left = Look(call, *compute(call), real_rows=self.real_rows)
+        left.limit = self.limit
+        left.labels(self.query_labels, self.key_labels)
+        left.removed = self.mass(positions) + (self.sink if sink else 0)
+        return left
+
+    # ------------------------------------------------------------------------------------ one row
+
+    def steps(self, query: Any, head: int = 0, item: int | tuple[int, ...] = ()) -> Steps:
+        """The calculation of one row, step by step, in float64: `regard.steps` of that row.
+
+        Args:
+            query: a position that means one row.
+            head: a query head.
+            item: the batch item, where there are several.
+        """
+        *batch, heads, queries, _ = self.call.shape
+        place = item if isinstance(item, tuple) else (item,)
+        if not place and set(batch) <= {1}:
+            place = (0,) * len(batch)
+        if len(place) != len(batch):
+            raise IndexError(f"item: expected one of a batch {tuple(batch)}, received {item!r}")
+        at = tuple(_one(i, n, "item") for i, n in zip(place, batch, strict=True))
+        one = part(self.call, self._lse, at).head(_one(head, heads, "head"))
+        return steps(**changed.row(one, _one(query, queries, "query")))
+
+    # ------------------------------------------------------------------------------------- inside
+
+    def _shaped(self, array: Array) -> Array:
+        """Drop the head axis where the call had none."""
+        return array[0] if self.call.flat else array
+
+    def _answer(self, array: Array) -> Array:
+        """A sum as the caller gets it: in the weights' dtype, without a head axis nobody gave."""
+        return self._shaped(array.astype(self._lse.dtype, copy=False))
+
+    def _sink(self) -> Array:
+        logits = self.call.rule.sinks
+        if logits is None:
+            return np.zeros(self._lse.shape)
+        with np.errstate(invalid="ignore"):
+            taken = np.exp(logits[:, None] - self._lse)
+        return np.where(np.isneginf(logits)[:, None], 0, taken)
+
+    def _view(self, name: str, tile: Tile, dtype: Any = None) -> View:
+        return View(self, name, tile, self._lse.dtype if dtype is None else dtype)
+
+    def _beside(self, what: Callable[..., Array], part: Part, rows: slice, keys: slice) -> Array:
+        """`summaries.baseline` or `by_distance` of one rectangle."""
+        own = summaries.own(self.real_rows, part, rows, keys)
+        return what(self.sums, part, rows, keys, *own)
+
+
+def _one(position: Any, size: int, name: str) -> int:
+    positions = positions_of(position, size, name)
+    if len(positions) != 1:
+        raise IndexError(f"{name}: expected one position, received {positions.tolist()}")
+    return int(positions[0])

@@ -1,0 +1,290 @@
+"""What can be said of all weights without holding them: sums over rectangles of bounded size.
+
+Every function here walks over a call once, `blocks` by `blocks`, and keeps what is linear in
+queries and keys. Sums are float64. Rows of padding (`real` False) are counted nowhere but in
+`mass`, `carry` and `entropy`, which answer row by row.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from regard.core.arguments import Array
+from regard.core.call import Call
+from regard.core.tiles import Part, blocks, runs
+
+
+class Top(NamedTuple):
+    """The keys that stand out in each row, the best first; all three (B…, H, T, k).
+
+    `baseline` is what the other rows give the same key on average, NaN where no other row may see
+    it. Where a row has fewer keys to rank, `positions` is -1, `weights` 0 and `baseline` NaN.
+    """
+
+    weights: Array
+    baseline: Array
+    positions: Array
+
+
+class Sums(NamedTuple):
+    """What all real rows of an item and head give together, float64 and int64.
+
+    A weight of row i on key j is counted in `received` at j and in `along` at j - i + T - 1;
+    `seen` and `met` count the pairs that were added up there, those that may attend.
+    """
+
+    received: Array  # (B…, H, S)
+    seen: Array  # (B…, H, S)
+    along: Array  # (B…, H, T + S - 1)
+    met: Array  # (B…, H, T + S - 1)
+
+
+def sums(call: Call, lse: Array, real: Array | None) -> Sums:
+    """One pass over all weights: sums by key, and by distance between row and key."""
+    *lead, queries, keys = call.shape
+    distances = max(0, queries + keys - 1)
+    received, along = np.zeros((*lead, keys)), np.zeros((*lead, distances))
+    seen, met = np.zeros((*lead, keys), np.int64), np.zeros((*lead, distances), np.int64)
+    for part, rows in blocks(call, lse):
+        every = slice(0, keys)
+        weights, allowed = part.tile("weights", rows, every), part.allowed(rows, every)
+        if real is not None:
+            padding = ~real[part.where[:-1]][rows]
+            weights[:, padding], allowed[:, padding] = 0, False
+        at = part.where
+        received[at] += weights.sum(axis=1, dtype=np.float64)
+        seen[at] += allowed.sum(axis=1, dtype=np.int64)
+        ends = slice(queries - rows.stop, queries - rows.start + keys - 1)
+        along[at][..., ends] += _diagonals(weights, np.float64)
+        met[at][..., ends] += _diagonals(allowed, np.int64)
+    return Sums(received, seen, along, met)
+
+
+def _diagonals(tile: Array, dtype: Any) -> Array:
+    """Sums of (heads, R, S) along its diagonals, the lowest left one first: (heads, R + S - 1).
+
+    Each row is written one place further to the left than the row above it; what stood on a
+    diagonal then stands in a column.
+    """
+    heads, rows, keys = tile.shape
+    most = max(keys, 64)
+    if rows > most:  # the skewed copy grows with the square of the rows
+        out = np.zeros((heads, rows + keys - 1), dtype)
+        for begin in range(0, rows, most):
+            piece = tile[:, begin : begin + most]
+            left = rows - begin - piece.shape[1]
+            out[:, left : left + piece.shape[1] + keys - 1] += _diagonals(piece, dtype)
+        return out
+    width = rows + keys - 1
+    skewed = np.zeros((heads, rows * (width + 1)), tile.dtype)
+    skewed.reshape(heads, rows, width + 1)[:, ::-1, :keys] = tile
+    columns = skewed[:, : rows * width].reshape(heads, rows, width)
+    summed: Array = columns.sum(axis=1, dtype=dtype)
+    return summed
+
+
+# ------------------------------------------------------------- a weight beside the other rows'
+
+
+def own(real: Array | None, part: Part, rows: slice, keys: slice) -> tuple[Array, Array]:
+    """Weights, and whether they are among those that were summed up: allowed, and no padding."""
+    inside = part.allowed(rows, keys)
+    if real is not None:
+        inside &= real[part.where[:-1]][rows, None]
+    return part.tile("weights", rows, keys), inside
+
+
+def baseline(
+    sums: Sums, part: Part, rows: slice, keys: slice, weights: Array, inside: Array
+) -> Array:
+    """What the other rows give the same key, on average; NaN where no other row may see it."""
+    received, seen = sums.received[part.where], sums.seen[part.where]
+    return _others(received[:, None, keys], seen[:, None, keys], weights, inside)
+
+
+def by_distance(
+    sums: Sums, part: Part, rows: slice, keys: slice, weights: Array, inside: Array
+) -> Array:
+    """What the other rows give at the same distance, on average; NaN where none can."""
+    # One row further down, the same distance is one place further to the left.
+    last = part.query.shape[-2] - rows.stop
+    ends = slice(last + keys.start, last + keys.stop + rows.stop - rows.start - 1)
+    along, met = (
+        sliding_window_view(total[part.where][:, ends], keys.stop - keys.start, axis=-1)[:, ::-1]
+        for total in (sums.along, sums.met)
+    )
+    return _others(along, met, weights, inside)
+
+
+def contribution(part: Part, rows: slice, keys: slice) -> Array:
+    """Weight times the length of the value, 0 where a row may not attend."""
+    value = part.value[:, keys].astype(np.float64)
+    length = np.repeat(np.linalg.norm(value, axis=-1), len(part.query) // len(value), axis=0)
+    weights = part.tile("weights", rows, keys)
+    with np.errstate(invalid="ignore"):
+        product: Array = (weights * length[:, None]).astype(weights.dtype)
+    finite = np.isfinite(length).all()
+    return product if finite else np.where(part.allowed(rows, keys), product, 0)
+
+
+def _others(total: Array, count: Array, weights: Array, inside: Array) -> Array:
+    """The mean without one's own weight, where that was counted; NaN where nothing is left."""
+    total, count = total - np.where(inside, weights, 0), count - inside
+    # What is left of a sum of weights can't be below 0, only its last bit can.
+    mean = np.full(total.shape, np.nan)
+    np.divide(np.maximum(total, 0), count, out=mean, where=count > 0)
+    return mean.astype(weights.dtype)
+
+
+def top(
+    call: Call,
+    lse: Array,
+    real: Array | None,
+    sums: Sums,
+    k: int,
+    by_lift: bool,
+    rows: Array | None,
+) -> Top:
+    """The k keys of each row that have the most weight, or the most beyond what others give."""
+    *lead, queries, keys = call.shape
+    shape = (*lead, queries if rows is None else len(rows), k)
+    found = Top(np.zeros(shape, lse.dtype), np.full(shape, np.nan, lse.dtype), np.full(shape, -1))
+    every = slice(0, keys)
+    for part, block in blocks(call, lse, rows):
+        weights, inside = own(None, part, block, every)
+        rank = np.where(inside, np.where(np.isnan(weights), np.inf, weights), -np.inf)
+        if real is not None:
+            inside = inside & real[part.where[:-1]][block, None]
+        if by_lift:
+            given = (sums, part, block, every, weights, inside)
+            lift = weights - np.maximum(baseline(*given), by_distance(*given))
+            rank = np.where(np.isnan(lift) | np.isneginf(rank), -np.inf, lift)
+        best = _largest(rank, k)
+        at = block if rows is None else slice(*np.searchsorted(rows, [block.start, block.stop]))
+        there = (*part.where, at, slice(0, best.shape[-1]))
+        none = np.isneginf(np.take_along_axis(rank, best, -1))
+
+        def chosen(array: Array, best: Array = best) -> Array:
+            return np.take_along_axis(np.broadcast_to(array, (*best.shape[:2], keys)), best, -1)
+
+        received, seen = (total[part.where][:, None] for total in (sums.received, sums.seen))
+        beside = _others(chosen(received), chosen(seen), chosen(weights), chosen(inside))
+        found.weights[there] = np.where(none, 0, chosen(weights))
+        found.baseline[there] = np.where(none, np.nan, beside)
+        found.positions[there] = np.where(none, -1, best)
+    return found
+
+
+def _largest(rank: Array, k: int) -> Array:
+    """Positions of the k largest (or all, where there are fewer), ties to the lower position."""
+    size = rank.shape[-1]
+    k = min(k, size)
+    if k == 0:
+        return np.empty((*rank.shape[:-1], 0), np.intp)
+    least = np.partition(rank, size - k, axis=-1)[..., size - k, None]
+    above, tied = rank > least, rank == least
+    free = k - above.sum(axis=-1, keepdims=True)
+    chosen = above | (tied & (tied.cumsum(axis=-1, dtype=np.int32) <= free))
+    positions = np.nonzero(chosen)[-1].reshape(*rank.shape[:-1], k)
+    order = np.argsort(-np.take_along_axis(rank, positions, -1), axis=-1, kind="stable")
+    return np.take_along_axis(positions, order, -1)
+
+
+# ---------------------------------------------------------------------------- row by row, summed
+
+
+def entropy(call: Call, lse: Array) -> Array:
+    """-Σ w ln w over the keys of each row, in nats: (B…, H, T)."""
+    out = np.zeros(call.shape[:-1])
+    for part, rows in blocks(call, lse):
+        weights = part.tile("weights", rows, slice(0, call.shape[-1]))
+        logarithm = np.log(weights, out=np.zeros_like(weights), where=weights != 0)
+        out[part.where][:, rows] = -(weights * logarithm).sum(axis=-1, dtype=np.float64)
+    return out
+
+
+def mass(call: Call, lse: Array, keys: Array) -> Array:
+    """The weight that each row gives to these keys together: (B…, H, T)."""
+    out = np.zeros(call.shape[:-1])
+    stretches = runs(np.unique(keys))
+    for _, _, first, past in stretches:
+        for part, rows in blocks(call, lse, width=past - first):
+            weights = part.tile("weights", rows, slice(first, past))
+            out[part.where][:, rows] += weights.sum(axis=-1, dtype=np.float64)
+    return out
+
+
+def carry(call: Call, lse: Array, x: Array) -> Array:
+    """A number for each row, passed on to the keys by weight: (B…, H, T) → (B…, H, S)."""
+    out = np.zeros((*call.shape[:-2], call.shape[-1]))
+    for part, rows in blocks(call, lse):
+        weights = part.tile("weights", rows, slice(0, call.shape[-1]))
+        given = x[part.where][:, None, rows].astype(np.float64)
+        out[part.where] += (given @ weights.astype(np.float64))[:, 0]
+    return out
+
+
+def every_distance(call: Call) -> range:
+    """The edges of bins that hold one distance each, key - (row + query_offset), of all items."""
+    *_, queries, keys = call.shape
+    offsets = np.asarray(call.query_offset)
+    if not (queries and keys and offsets.size):
+        return range(1)
+    first = 1 - queries - int(offsets.max())
+    return range(first, keys - int(offsets.min()) + 1)
+
+
+def distances(call: Call, sums: Sums, edges: Array) -> Array:
+    """Shares of all weight by distance key - (row + query_offset), in bins as NumPy's histogram."""
+    *lead, queries, _ = call.shape
+    share = np.full((*lead, len(edges) - 1), np.nan)
+    offsets = np.broadcast_to(np.asarray(call.query_offset), call.batch)
+    for item in np.ndindex(call.batch):
+        along = sums.along[item]
+        first = 1 - queries - int(offsets[item])
+        distance = np.arange(first, first + along.shape[-1])
+        bins = np.searchsorted(edges, distance, side="right") - 1
+        bins[distance == edges[-1]] -= 1  # the last bin holds its right edge too
+        within = (bins >= 0) & (bins < len(edges) - 1)
+        for head, weights in enumerate(along):
+            if total := weights.sum():
+                counted = np.bincount(bins[within], weights[within], len(edges) - 1)
+                share[(*item, head)] = counted / total
+    return share
+
+
+def pooled(call: Call, lse: Array, real: Array | None, cells: tuple[int, int], how: str) -> Array:
+    """The mean or the largest weight of the pairs that may attend, cell by cell."""
+    *lead, queries, keys = call.shape
+    row_cell, row_cuts = _cells(queries, cells[0])
+    key_cell, key_cuts = _cells(keys, cells[1])
+    total = np.full((*lead, *cells), -np.inf if how == "max" else 0.0)
+    count = np.zeros((*lead, *cells), np.int64)
+    put = np.maximum if how == "max" else np.add
+    for part, rows in blocks(call, lse):
+        weights, inside = own(real, part, rows, slice(0, keys))
+        weights = np.where(inside, weights, -np.inf if how == "max" else 0)
+        cuts = np.unique(np.maximum(row_cuts, rows.start)) - rows.start
+        cuts = cuts[cuts < rows.stop - rows.start]
+        down, across = row_cell[rows.start + cuts], key_cell[key_cuts]
+
+        def cell(tile: Array, join: Any, dtype: Any, cuts: Array = cuts) -> Array:
+            by_key = join.reduceat(tile, key_cuts, axis=-1, dtype=dtype)
+            reduced: Array = join.reduceat(by_key, cuts, axis=-2)
+            return reduced
+
+        at = np.ix_(np.arange(len(weights)), down, across)
+        total[part.where][at] = put(total[part.where][at], cell(weights, put, np.float64))
+        count[part.where][at] += cell(inside, np.add, np.int64)
+    if how == "mean":
+        np.divide(total, count, out=total, where=count > 0)
+    total[count == 0] = np.nan
+    return total
+
+
+def _cells(size: int, cells: int) -> tuple[Array, Array]:
+    """The cell of each position, cut at floor(i · size / cells), and where cells begin."""
+    edges = np.arange(cells + 1) * size // cells
+    cell = np.searchsorted(edges, np.arange(size), side="right") - 1
+    return cell, np.unique(edges[:-1][edges[:-1] < edges[1:]])
