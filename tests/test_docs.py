@@ -34,7 +34,7 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
 def failures(test: doctest.DocTest) -> str:
     """What went wrong in a doctest, in doctest's own words."""
     said: list[str] = []
-    doctest.DocTestRunner(optionflags=OPTIONS).run(test, out=said.append)
+    doctest.DocTestRunner(optionflags=OPTIONS).run(test, out=said.append, clear_globs=False)
     return "".join(said)
 
 
