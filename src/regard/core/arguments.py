@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
 
+FLOAT64, FLOAT32, FLOAT16 = np.dtype("f8"), np.dtype("f4"), np.dtype("f2")
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-FLOATS = frozenset({np.dtype("f8"), np.dtype("f4"), np.dtype("f2"), BFLOAT16})
+FLOATS = frozenset({FLOAT64, FLOAT32, FLOAT16, BFLOAT16})
 
 
 class ShapeError(ValueError):

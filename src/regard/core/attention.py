@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regard import _kernel
-from regard.core.arguments import Array, bits, floating
+from regard.core.arguments import BFLOAT16, FLOAT32, FLOAT64, Array, bits, floating
 from regard.core.call import Call, check
 from regard.core.threads import threads
 
@@ -120,11 +120,14 @@ def attention(
 def compute(call: Call) -> tuple[Array, Array]:
     """Compute a checked call: output (B…, H, T, V) and lse (B…, H, T)."""
     query, key, value = call.query, call.key, call.value
-    rows = call.shape[:-1]
-    output = np.empty((*rows, value.shape[-1]), query.dtype)
-    lse = np.empty(rows, np.float64 if query.dtype == np.float64 else np.float32)
+    dtype, rows = query.dtype, call.shape[:-1]
+    output = np.empty((*rows, value.shape[-1]), dtype)
+    lse = np.empty(rows, FLOAT64 if dtype == FLOAT64 else FLOAT32)
+    result = output
+    if dtype == BFLOAT16:
+        query, key, value, result = bits(query), bits(key), bits(value), bits(output)
     attends_bad_bias = _kernel.forward(
-        bits(query), bits(key), bits(value), bits(output), lse, *call.rule, call.dropout, call.seed
+        query, key, value, result, lse, *call.rule, call.dropout, call.seed
     )
     if attends_bad_bias:
         raise ValueError(

@@ -161,28 +161,28 @@ def _operands(
         raise TypeError(
             f"query, key and value: expected one dtype, received {q.dtype}, {k.dtype} and {v.dtype}"
         )
-    if q.ndim < 2 or k.ndim != q.ndim or v.ndim != q.ndim:
-        raise ShapeError("query, key and value: expected the same number of axes, at least 2.")
+    if not 2 <= q.ndim == k.ndim == v.ndim <= 32:
+        raise ShapeError("query, key and value: expected the same number of axes, 2 to 32.")
     if flat := q.ndim == 2:
         q, k, v = q[None], k[None], v[None]
-    heads, rows, width = q.shape[-3:]
-    key_heads, keys, key_width = k.shape[-3:]
+    *batch, heads, rows, width = q.shape
+    *key_batch, key_heads, keys, key_width = k.shape
+    *value_batch, value_heads, values, _ = v.shape
     if width == 0 or key_width != width:
         raise ShapeError("query and key: expected one width (axis -1), at least 1.")
-    if v.shape[-3:-1] != (key_heads, keys):
+    if value_heads != key_heads or values != keys:
         raise ShapeError("value: expected as many heads and keys (axes -3 and -2) as in key.")
     if heads % key_heads if key_heads else heads:
         raise ShapeError(
             f"query: expected the number of heads (axis -3) to be a multiple of key's, "
             f"received {heads} and {key_heads}."
         )
-    batch = q.shape[:-3]
-    if not batch == k.shape[:-3] == v.shape[:-3]:
+    if not batch == key_batch == value_batch:
         try:
-            batch = np.broadcast_shapes(batch, k.shape[:-3], v.shape[:-3])
+            batch[:] = np.broadcast_shapes(tuple(batch), tuple(key_batch), tuple(value_batch))
         except ValueError:
             raise ShapeError("query, key and value: expected batch axes equal or 1.") from None
-        q = np.broadcast_to(q, batch + q.shape[-3:])
+        q = np.broadcast_to(q, (*batch, heads, rows, width))
     return q, k, v, (*batch, heads, rows, keys), flat
 
 
