@@ -35,7 +35,7 @@ INKS: dict[Ground, Inks] = {
     "light": Inks("#ffffff", "#16181d", "#666b74", "#2d6ec1", "#ad5000", "#1f7a37", "#b3261e"),
     "dark": Inks("#16181d", "#e9e9e6", "#9a9fa8", "#6db0ff", "#f5914f", "#5cc377", "#ff7b72"),
     "unknown": Inks(
-        "#75777c", "#ffffff", "#75777c", "#2476d8", "#ba5702", "#258d48", "#c8433c", least=0.25
+        "#74767b", "#ffffff", "#74767b", "#2476d8", "#ba5702", "#258d48", "#c8433c", least=0.25
     ),
 }
 
@@ -72,12 +72,11 @@ def ink(value: float, ground: Ground = "light") -> str:
     """The colour in which text reads best on the shade of a value.
 
     >>> ink(0.9), ink(0.1)
-    ('#ffffff', '#16181d')
+    ('#ffffff', '#000000')
     """
     if ground == "unknown":
         return INKS[ground].text
-    inks = (INKS["light"].text, "#ffffff")
-    return max(inks, key=lambda colour: contrast(colour, shade(value, ground)))
+    return max("#000000", "#ffffff", key=lambda ink: contrast(ink, shade(value, ground)))
 
 
 def contrast(one: str, other: str) -> float:

@@ -18,8 +18,9 @@ from rich.text import Text
 from regard.views.palette import INKS, Ground, Inks, ink, shade
 from regard.views.scene import Row, Scene, Spot
 
-# What stands in for a character that a console cannot write, as wide as that is.
-STAND_INS = dict(zip("━╸╾─┃╋╂╊✓✗·→×“”–−…␣⇥↵⟨⟩", '###.||||+x->x""--~_>/<>', strict=True))
+# What stands in for a character that a console cannot write.
+STAND_INS = dict(zip("━╸╾─┃╋╂╊✓✗·→×“”–−…␣⇥↵⟨⟩", '###.||||+x*>x""--~_>/<>', strict=True))
+STAND_INS |= dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", [*"0123456789", "^-"], strict=True))
 
 MARGIN = "  "
 BAR = 10, 50  # the shortest and the longest bar
@@ -138,8 +139,8 @@ def title(parts: Sequence[tuple[str, str]], pen: Pen) -> Text:
 def sentence(words: Sequence[Spot], pen: Pen) -> Iterator[Text]:
     """The text as text, its words shaded; where colours cannot, with figures under the words."""
     above, below = Text(MARGIN), Text(MARGIN)
-    for spot in words:
-        word = _word(spot, pen)
+    for i, spot in enumerate(words):
+        word = _word(spot, i + 1 == len(words) or words[i + 1].spaced, pen)
         figure = Text() if pen.shades else _figure(spot, word.cell_len, pen)
         room = max(word.cell_len, figure.cell_len)
         apart = " " if spot.spaced and not pen.shades else ""
@@ -150,15 +151,15 @@ def sentence(words: Sequence[Spot], pen: Pen) -> Iterator[Text]:
             else:
                 above.append(apart)
                 below.append(apart)
-        above.append_text(_fit(word, room, left=True))
-        below.append_text(_fit(figure, room, left=True))
+        above.append_text(_fit(word, room, True, pen))
+        below.append_text(_fit(figure, room, True, pen))
     yield from [above] if pen.shades else [above, below]
 
 
-def _word(spot: Spot, pen: Pen) -> Text:
+def _word(spot: Spot, last: bool, pen: Pen) -> Text:
     label = pen.write(_cut(spot.label, pen.width - 6))
     if pen.shades:
-        label = Text.assemble(" ", label, " ")
+        label = Text.assemble(" " if spot.spaced else "", label, " " if last else "")
     if spot.part == "from":
         label.stylize("bold reverse")
     elif spot.special:
@@ -205,8 +206,11 @@ def table(columns: Sequence[Column], pen: Pen) -> Iterator[Text]:
         wide = width(column)
         if column.bars:
             wide = min(wide + max(room(), 0), BAR[1])
+        elif column.left:
+            wide += min(room(), 0)
         parts = column.bars(wide) if column.bars else column.cells
-        cells.append([_fit(cell, wide, column.left) for cell in (pen.quiet(column.title), *parts)])
+        heading = pen.quiet(column.title)
+        cells.append([_fit(cell, wide, column.left, pen) for cell in (heading, *parts)])
     for line in zip(*cells, strict=True):
         yield Text(MARGIN) + Text(gap).join(line)
 
@@ -280,7 +284,9 @@ def _cut(text: str, width: int) -> str:
     return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
 
 
-def _fit(text: Text, width: int, left: bool) -> Text:
+def _fit(text: Text, width: int, left: bool, pen: Pen) -> Text:
     """The text in exactly so many columns."""
+    if text.cell_len > width:
+        text = pen.write(_cut(text.plain, width), str(text.style))
     pad = " " * (width - text.cell_len)
     return text + pad if left else Text.assemble(pad, text)

@@ -1,0 +1,275 @@
+"""The command `regard`: reads what a person typed, runs a model, prints a view.
+
+Whatever takes long to import (PyTorch, transformers) is imported by the one command that needs it.
+"""
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from typer import Context  # noqa: F401
+
+    from regard.recording.recording import Recording
+
+EXAMPLES = """
+Examples:
+
+\b
+  regard "The cat sat on the mat because it was tired." --from it
+  regard "The cat sat on the mat because it was tired." --to cat
+  regard "The cat sat on the mat because it was tired." --from it --to cat
+  regard "John went to the bank to deposit money." --from bank --by weight
+  regard "The cat sat on the mat." --save cat.regard
+  regard - --from it < story.txt
+"""
+
+STEPS = """
+Example:
+
+\b
+  regard steps --query '1 0' --keys '1 0; 0 1; 1 1' --values '10 0; 0 20; 30 30' --scale 1
+"""
+
+
+class By(StrEnum):
+    """What links are ranked by."""
+
+    lift = "lift"
+    weight = "weight"
+
+
+Text = Annotated[
+    str, typer.Argument(metavar="TEXT", help="The text, or - to read it from standard input.")
+]
+From = Annotated[
+    str | None,
+    typer.Option("--from", metavar="WORD", help="The word that reads; it:2 is the second 'it'."),
+]
+To = Annotated[str | None, typer.Option("--to", metavar="WORD", help="The word that is read.")]
+RankedBy = Annotated[
+    By,
+    typer.Option(
+        help="Rank by lift (the weight beyond what the others give) or by the bare weight.",
+        show_choices=True,
+    ),
+]
+Layer = Annotated[int | None, typer.Option(min=0, metavar="N", help="One layer, counted from 0.")]
+Head = Annotated[int | None, typer.Option(min=0, metavar="N", help="One head, counted from 0.")]
+Top = Annotated[int, typer.Option(min=1, metavar="N", help="How many lines at the most.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="M",
+        help="A folder, a GGUF file or a Hugging Face name. Without it: the embedded "
+        "all-MiniLM-L6-v2, which needs no network.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, with every head.")]
+Save = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Also save the recording; 'regard open FILE' shows it."),
+]
+
+
+class Commands(TyperGroup):
+    """A first argument that is a command's name is the command; anything else is text."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `look` before a text."""
+        if not args:
+            args = ["--help"]
+        elif args[0] not in {*self.commands, "--help", "-h", "--version"}:
+            args = ["look", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=Commands,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command with the arguments of this process, or with those given."""
+    app(arguments, prog_name="regard")
+
+
+@app.callback(invoke_without_command=True, epilog=EXAMPLES)
+def regard(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """See what any transformer attends to.
+
+    A first argument that is no command is text: 'regard TEXT' means 'regard look TEXT'.
+    """
+    if version:
+        from importlib.metadata import PackageNotFoundError
+        from importlib.metadata import version as installed
+
+        try:
+            typer.echo(f"regard {installed('regard')}")
+        except PackageNotFoundError:
+            typer.echo("regard, from its sources")
+        raise typer.Exit
+
+
+@app.command(epilog=EXAMPLES)
+def look(
+    text: Text,
+    source: From = None,
+    to: To = None,
+    by: RankedBy = By.lift,
+    layer: Layer = None,
+    head: Head = None,
+    top: Top = 10,
+    model: Model = None,
+    as_json: Json = False,
+    save: Save = None,
+) -> None:
+    """Show what the heads of a model read in a text.
+
+    With --from, what a word reads; with --to, which words read it; with both, in which heads the
+    one reads the other; with neither, the strongest links. Each weight is shown with what the
+    other words give, because some heads give the same weight whoever asks.
+    """
+    seen = run(words(text), model)
+    if save is not None:
+        with refusing(OSError):
+            seen.save(save)
+        typer.echo(f"saved {save} ({save.stat().st_size / 1e6:.1f} MB)", err=True)
+    show(seen, source, to, by, layer, head, top, as_json)
+
+
+@app.command(name="open")
+def open_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A recording, made by --save.")],
+    source: From = None,
+    to: To = None,
+    by: RankedBy = By.lift,
+    layer: Layer = None,
+    head: Head = None,
+    top: Top = 10,
+    as_json: Json = False,
+) -> None:
+    """Show a saved recording; needs neither the model nor PyTorch."""
+    from regard.recording.file import load
+
+    with refusing(OSError, ValueError):
+        seen = load(file)
+    show(seen, source, to, by, layer, head, top, as_json)
+
+
+@app.command(epilog=STEPS)
+def steps(
+    query: Annotated[
+        str | None, typer.Option(metavar="ROWS", help="Numbers; a semicolon begins a new row.")
+    ] = None,
+    keys: Annotated[
+        str | None, typer.Option(metavar="ROWS", help="Rows as wide as the query's.")
+    ] = None,
+    values: Annotated[
+        str | None, typer.Option(metavar="ROWS", help="As many rows as there are keys.")
+    ] = None,
+    scale: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="What scores are multiplied by; 1/√width unless given."),
+    ] = None,
+) -> None:
+    """Show the calculation of attention, step by step, with numbers of your own.
+
+    Without numbers: one query, three keys and their values, scale 1.
+    """
+    from regard.core.steps import steps as calculate
+
+    given = {"--query": query, "--keys": keys, "--values": values}
+    if not any(given.values()):
+        given = {"--query": "1 0", "--keys": "1 0; 0 1; 1 1", "--values": "10 0; 0 20; 30 30"}
+        scale = 1.0 if scale is None else scale
+    missing = [name for name, text in given.items() if not text]
+    if missing:
+        stop(f"give {' and '.join(missing)} too: query, keys and values belong together")
+    rows = [matrix(name, text or "") for name, text in given.items()]
+    with refusing(ValueError, TypeError):
+        typer.echo(str(calculate(*rows, scale=scale)))
+
+
+def matrix(name: str, text: str) -> list[list[float]]:
+    """Rows of numbers as a person types them: `1 0; 0.5 2`, commas allowed."""
+    try:
+        rows = [[float(n) for n in row.replace(",", " ").split()] for row in text.split(";")]
+    except ValueError as error:
+        stop(f"{name}: {error}; write numbers as in '1 0; 0.5 2'")
+    if len({len(row) for row in rows}) > 1 or not rows[0]:
+        stop(f"{name}: rows of one length expected, got lengths {[len(row) for row in rows]}")
+    return rows
+
+
+def words(text: str) -> str:
+    """The text, read from standard input where it is `-`."""
+    if text == "-":
+        text = sys.stdin.buffer.read().decode("utf-8", "replace")
+    # What the shell could not decode, a tokenizer could not read.
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").strip()
+    if not text:
+        stop("the text is empty; give some words, as in: regard 'The cat sat.' --from sat")
+    return text
+
+
+def run(text: str, which: str | None) -> "Recording":
+    """Run a model on a text, and record what its heads read."""
+    from regard.recording import models
+    from regard.recording.capture import record
+
+    with working(f"loading {which or 'the embedded model'}"):
+        with refusing(ImportError, OSError, ValueError):
+            model, tokenizer, name = models.resolve(which)
+        import torch
+
+        inputs = tokenizer(text, return_tensors="pt")
+        length = inputs["input_ids"].shape[1]
+        limit = getattr(model.config, "max_position_embeddings", None)
+        if limit is not None and length > limit:
+            stop(f"the text has {length} tokens; {name} reads at most {limit}. Give a shorter one")
+        with torch.inference_mode(), record(model, tokenizer=tokenizer) as seen:
+            model(**inputs)
+    return seen
+
+
+@contextmanager
+def refusing(*kinds: type[Exception]) -> Iterator[None]:
+    """Turn an error that tells the user something into one line and exit code 2."""
+    try:
+        yield
+    except kinds as error:
+        stop(str(error.args[0]) if isinstance(error, KeyError) else str(error))
+
+
+def stop(message: str) -> NoReturn:
+    """Say what is wrong and what to do, and end with exit code 2."""
+    typer.echo(f"regard: {message}", err=True)
+    raise typer.Exit(2)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A sign of life on a terminal while something takes seconds; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{what} …"):
+        yield
