@@ -35,7 +35,7 @@ INKS: dict[Ground, Inks] = {
     "light": Inks("#ffffff", "#16181d", "#666b74", "#2d6ec1", "#ad5000", "#1f7a37", "#b3261e"),
     "dark": Inks("#16181d", "#e9e9e6", "#9a9fa8", "#6db0ff", "#f5914f", "#5cc377", "#ff7b72"),
     "unknown": Inks(
-        "#74767b", "#ffffff", "#74767b", "#2476d8", "#ba5702", "#258d48", "#c8433c", least=0.25
+        "#737579", "#ffffff", "#737579", "#2274d6", "#b85503", "#258d48", "#c8433c", least=0.25
     ),
 }
 
@@ -71,7 +71,7 @@ def shade(value: float, ground: Ground = "light") -> str:
 def ink(value: float, ground: Ground = "light") -> str:
     """The colour in which text reads best on the shade of a value.
 
-    >>> ink(0.9), ink(0.1)
+    >>> ink(1.0), ink(0.1)
     ('#ffffff', '#000000')
     """
     if ground == "unknown":

@@ -44,22 +44,32 @@ class Pen:
 
     def write(self, text: str, style: str = "") -> Text:
         """The text in characters that the terminal has."""
-        try:
-            text.encode(self.encoding)
-        except UnicodeEncodeError:
-            text = "".join(map(self._spell, text))
-        return Text(text, style, end="")
+        return Text(spell(text, self.encoding), style, end="")
 
     def quiet(self, text: str) -> Text:
         """The same, for what is read second."""
         return self.write(text, self.inks.quiet)
 
-    def _spell(self, char: str) -> str:
+
+def spell(text: str, encoding: str) -> str:
+    """The text in characters of an encoding: stand-ins, or numbers, for those that it lacks.
+
+    >>> spell("“cat” ━ 注", "cp1252"), spell("“cat” ━ 注", "utf-8")
+    ('“cat” # <6CE8>', '“cat” ━ 注')
+    """
+
+    def one(char: str) -> str:
         try:
-            char.encode(self.encoding)
+            char.encode(encoding)
         except UnicodeEncodeError:
             return STAND_INS.get(char) or f"<{ord(char):04X}>"
         return char
+
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return "".join(map(one, text))
+    return text
 
 
 def show(scene: Scene, console: Console | None = None) -> None:
