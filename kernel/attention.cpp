@@ -6,26 +6,10 @@
 #include "attention.h"
 
 #include "plain.h"
-#include "softmax.h"
-
-#if defined(REGARD_WIDE)
-#define REGARD_KERNEL_TABLE kernel_wide
-#define REGARD_KERNEL_NAME "wide"
-#elif defined(__AVX512F__)
-#define REGARD_KERNEL_TABLE kernel_avx512
-#define REGARD_KERNEL_NAME "avx512"
-#elif defined(__AVX2__)
-#define REGARD_KERNEL_TABLE kernel_avx2
-#define REGARD_KERNEL_NAME "avx2"
-#else
-#define REGARD_KERNEL_TABLE kernel_portable
-#define REGARD_KERNEL_NAME "portable"
-#endif
+#include "panel.h"
 
 namespace regard {
 namespace {
-
-int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // Panels that share one pass over the keys: as many as keep queries and outputs within the second-level cache.
 template <class F>
@@ -37,18 +21,14 @@ int64_t panels_per_unit(const Problem& p) {
 // A unit's memory, carved from its workspace.
 template <class F>
 struct Space {
-  struct Panel {
-    int rows = 0;
-    Row row[width<F>];
-    bool whole = false;            // saw a block that all its rows may attend
-    uint64_t seen[width<F>];       // keys attended so far, block over block: only whether any
-    bool again[width<F>];          // attends a value that is not finite
-    int64_t begin, end;            // keys that any of its rows may attend ...
-    int64_t inner_begin, inner_end;  // ... and that all may, as far as ranges say
-    F *query, *output, *peak, *sum;
+  struct Rows : Panel<F> {
+    bool whole;               // saw a block that all its rows may attend
+    uint64_t seen[width<F>];  // not 0: has attended a key
+    bool again[width<F>];     // attends a value that is not finite
+    F *output, *peak, *sum;
   };
   int64_t panels, columns;
-  Panel* panel;
+  Rows* panel;
   F *scores, *bias, *alpha, *key_block, *value_block;
   Words<F>* words;
 
@@ -57,7 +37,7 @@ struct Space {
     auto take = [&](size_t bytes) { char* here = at; at += rounded_up(bytes, 64); return here; };
     Space s;
     s.panels = panels_per_unit<F>(p), s.columns = rounded_up(p.V, step);
-    s.panel = reinterpret_cast<Panel*>(take(s.panels * sizeof(Panel)));
+    s.panel = reinterpret_cast<Rows*>(take(s.panels * sizeof(Rows)));
     auto numbers = [&](int64_t n) { return reinterpret_cast<F*>(take(n * sizeof(F))); };
     s.scores = numbers(block * width<F>);
     s.bias = numbers(p.bias ? block * width<F> : 0);
@@ -70,7 +50,7 @@ struct Space {
     *space = s;
     F* next = reinterpret_cast<F*>(first);
     for (int64_t i = 0; i < s.panels; ++i) {
-      Panel& q = s.panel[i];
+      Rows& q = s.panel[i];
       q.query = next, next += p.D * width<F>;
       q.output = next, next += s.columns * width<F>;
       q.peak = next, next += width<F>;
@@ -80,165 +60,9 @@ struct Space {
   }
 };
 
-// Reads `count` numbers of any type, `stride` bytes apart.
-template <class F>
-void read_numbers(const char* from, Type type, int64_t stride, int64_t count, F* to) {
-  if (type == float32 && stride == 4)
-    for (int64_t i = 0; i < count; ++i) { float x; memcpy(&x, from + 4 * i, 4); to[i] = x; }
-  else if (type == bfloat16 && stride == 2)
-    for (int64_t i = 0; i < count; ++i) { uint16_t x; memcpy(&x, from + 2 * i, 2); to[i] = from_bfloat16(x); }
-  else if (type == float16 && stride == 2)
-    for (int64_t i = 0; i < count; ++i) { uint16_t x; memcpy(&x, from + 2 * i, 2); to[i] = from_float16(x); }
-  else
-    for (int64_t i = 0; i < count; ++i) to[i] = F(read(from + i * stride, type));
-}
-
-// Writes `count` numbers as any type, `stride` bytes apart.
-template <class F>
-void write_numbers(const F* from, int64_t count, char* to, Type type, int64_t stride) {
-  if (type == float32 && stride == 4)
-    for (int64_t i = 0; i < count; ++i) { float x = float(from[i]); memcpy(to + 4 * i, &x, 4); }
-  else if (type == bfloat16 && stride == 2)
-    for (int64_t i = 0; i < count; ++i) { uint16_t x = to_bfloat16(float(from[i])); memcpy(to + 2 * i, &x, 2); }
-  else if (type == float16 && stride == 2)
-    for (int64_t i = 0; i < count; ++i) { uint16_t x = to_float16(float(from[i])); memcpy(to + 2 * i, &x, 2); }
-  else
-    for (int64_t i = 0; i < count; ++i) write(to + i * stride, type, from[i]);
-}
-
-// Queries by lane. A negative scale turns their sign instead, which is exact, so that scores can be compared unscaled.
-template <class F>
-void pack_queries(const Problem& p, const Row* rows, int count, F* to, F* scratch) {
-  F sign = p.scale < 0 ? F(-1) : F(1);
-  memset(to, 0, p.D * width<F> * sizeof(F));
-  for (int i = 0; i < count; ++i) {
-    const char* row = row_of(p.query, p, rows[i].item, rows[i].head, rows[i].query);
-    for (int64_t d = 0; d < p.D; d += block) {
-      int64_t n = p.D - d < block ? p.D - d : block;
-      read_numbers(row + d * p.query.column, p.query.type, p.query.column, n, scratch);
-      for (int64_t e = 0; e < n; ++e) to[(d + e) * width<F> + i] = scratch[e] * sign;
-    }
-  }
-}
-
-// Sets up one panel for rows given one by one.
-template <class F, class MakeRow>
-void begin_panel(const Problem& p, typename Space<F>::Panel& panel, int64_t begin, int64_t end, MakeRow make, F* scratch) {
-  panel.rows = int(end - begin < width<F> ? end - begin : width<F>);
-  panel.whole = false;
-  panel.begin = p.S, panel.end = 0, panel.inner_begin = 0, panel.inner_end = p.S;
-  for (int i = 0; i < panel.rows; ++i) {
-    Row& row = panel.row[i] = make(begin + i);
-    if (row.begin < row.end) {
-      if (row.begin < panel.begin) panel.begin = row.begin;
-      if (row.end > panel.end) panel.end = row.end;
-    }
-    if (row.begin > panel.inner_begin) panel.inner_begin = row.begin;
-    if (row.end < panel.inner_end) panel.inner_end = row.end;
-    panel.seen[i] = 0, panel.again[i] = false;
-  }
-  pack_queries(p, panel.row, panel.rows, panel.query, scratch);
-}
-
-// A block of keys or values as rows of F: in place where it already is that, else copied, padded with zeros to whole steps.
-template <class F>
-const F* get_block(const Array& a, const char* rows, int64_t count, int64_t columns, int64_t padded, F* copy, int64_t* row_size,
-                   bool more = false) {
-  constexpr Type own = sizeof(F) == 4 ? float32 : float64;
-  for (int64_t j = block; more && j < 2 * block; ++j)  // the next block, into the second-level cache meanwhile
-    for (int64_t c = 0; c < columns * int64_t(sizeof(F)); c += 64) __builtin_prefetch(rows + j * a.row + c, 0, 2);
-  bool aligned = (uintptr_t(rows) | uintptr_t(a.row)) % sizeof(F) == 0;
-  if (a.type == own && a.column == int64_t(sizeof(F)) && count % step == 0 && columns == padded && aligned) {
-    *row_size = a.row / int64_t(sizeof(F));
-    return reinterpret_cast<const F*>(rows);
-  }
-  *row_size = padded;
-  for (int64_t j = 0; j < rounded_up(count, step); ++j) {
-    F* to = copy + j * padded;
-    if (j < count) read_numbers(rows + j * a.row, a.type, a.column, columns, to);
-    for (int64_t c = j < count ? columns : 0; c < padded; ++c) to[c] = 0;
-  }
-  return copy;
-}
-
-// Values that are not finite are read as 0 (0 times one would be NaN in rows that may not attend it); returns the keys that
-// hold one, a bit each. Rows that attend such a key are computed again by the plain path.
-template <class F>
-uint64_t tame_values(const F** values, int64_t* row_size, int64_t count, int64_t columns, F* copy) {
-  constexpr int N = Lanes<F>::N;
-  Vector<F> zeros[4] = {};  // four sums, so that none waits for the last addition
-  F rest = 0;
-  for (int64_t j = 0; j < count; j += 4)
-    for (int r = 0; r < 4; ++r) {
-      const F* row = *values + (j + r) * *row_size;
-      int64_t c = 0;
-      for (; c + N <= columns; c += N) zeros[r] += load(row + c) * splat(F(0));
-      for (; c < columns; ++c) rest += row[c] * 0;
-    }
-  for (int i = 0; i < N; ++i) rest += (zeros[0] + zeros[1] + zeros[2] + zeros[3])[i];
-  if (rest == 0) return 0;
-  uint64_t found = 0;
-  for (int64_t j = 0; j < count; ++j)
-    for (int64_t c = 0; c < columns; ++c) {
-      F x = (*values)[j * *row_size + c];
-      if (!(x - x == 0)) found |= uint64_t(1) << j;
-      copy[j * columns + c] = x - x == 0 ? x : 0;
-    }
-  *values = copy, *row_size = columns;
-  return found;
-}
-
-// Dropout after the sums are taken: kept weights grow by 1 / (1 - p), the others go.
-template <class F>
-void drop(const Problem& p, const Row* rows, int count, int64_t begin, F* weights, int from, int to) {
-  F factor = F(1 / (1 - p.dropout));
-  for (int j = from; j < to; ++j)
-    for (int i = 0; i < count; ++i)
-      weights[j * width<F> + i] *= keeps(p, rows[i].item, rows[i].head, rows[i].query, begin + j) ? factor : 0;
-}
-
-template <class F> using ScoreTile = void (*)(const F*, int64_t, const F*, int64_t, F*, int, int);
-template <class F> using ValueTile = void (*)(const F*, int64_t, const F*, const F*, F*, int64_t, int, int);
-template <class F> using Bend = void (*)(F*, F, F, const F*, int, int);
-template <class F> using Mask = void (*)(F*, const Words<F>&, int, int);
-template <class F> using Exponentials = void (*)(F*, F, F*, F*, F*, int, int);
-
-// The pieces for panels of one, two or three vectors.
-template <class F>
-struct Pieces {
-  ScoreTile<F> scores;
-  ValueTile<F> values;
-  Bend<F> bend;
-  Mask<F> mask;
-  Exponentials<F> exponentials;
-};
-template <class F>
-const Pieces<F>& pieces(int rows) {
-  static constexpr Pieces<F> all[3] = {
-      {score_tile<1, F>, value_tile<1, F>, bend_scores<1, F>, mask_scores<1, F>, exponentials<1, F>},
-      {score_tile<2, F>, value_tile<2, F>, bend_scores<2, F>, mask_scores<2, F>, exponentials<2, F>},
-      {score_tile<3, F>, value_tile<3, F>, bend_scores<3, F>, mask_scores<3, F>, exponentials<3, F>}};
-  return all[(rows - 1) / Lanes<F>::N];
-}
-
-// How scores become exponents of two. Plain scores stay bare dot products until then; with a cap, a bias or a scale too small
-// to survive being a factor of -inf they are scaled first.
-template <class F>
-struct Exponent {
-  bool bend;
-  F scale, factor;   // applied to the dot product; to (score - peak)
-  double to_natural; // peak times this is in the units of lse
-};
-template <class F>
-Exponent<F> exponent(const Problem& p, bool always_bend = false) {
-  double size = p.scale < 0 ? -p.scale : p.scale;
-  bool plain = !always_bend && !p.softcap && !p.bias && size > 1e-30 && size < 1e30;
-  return plain ? Exponent<F>{false, 1, F(size * log2_e), size} : Exponent<F>{true, F(size), F(log2_e), 1};
-}
-
 // A panel's end: output = sum / total, lse, the sink's share; empty rows; rows to compute again. `scratch` holds one row.
 template <class F>
-int finish(const Problem& p, typename Space<F>::Panel& panel, const Exponent<F>& e, int64_t columns, F* scratch) {
+int finish(const Problem& p, typename Space<F>::Rows& panel, const Exponent<F>& e, int64_t columns, F* scratch) {
   constexpr int N = Lanes<F>::N;
   int flags = 0;
   F strange[width<F>], share[width<F>];
@@ -298,8 +122,11 @@ int forward(const Problem& p, const Unit& unit, char* workspace) {
   if (p.bias) memset(space.bias, 0, block * width<F> * sizeof(F));
   for (int64_t r = unit.begin; r < unit.end; r += width<F>, ++used) {
     auto& panel = space.panel[used];
-    begin_panel<F>(p, panel, r, unit.end, [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / p.T, n % p.T); },
-                   space.scores);
+    panel.set(p, r, unit.end, [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / p.T, n % p.T); },
+              space.scores);
+    panel.whole = false;
+    memset(panel.seen, 0, sizeof panel.seen);
+    memset(panel.again, 0, sizeof panel.again);
     memset(panel.output, 0, (space.columns + 2) * width<F> * sizeof(F));
     for (int i = 0; i < width<F>; ++i) panel.peak[i] = -INFINITY;
     if (panel.begin < begin) begin = panel.begin;
@@ -315,9 +142,9 @@ int forward(const Problem& p, const Unit& unit, char* workspace) {
     const bool more = at + 2 * block <= end && p.query.type == (sizeof(F) == 4 ? float32 : float64);
     for (int64_t n = 0; n < used; ++n) {
       auto& panel = space.panel[n];
-      if (at >= panel.end || at + block <= panel.begin) continue;
+      if (panel.outside(at)) continue;
       const Pieces<F>& piece = pieces<F>(panel.rows);
-      bool all = ranges_only && at >= panel.inner_begin && at + block <= panel.inner_end;
+      bool all = ranges_only && panel.inside(at);
       int from = 0, to = block;
       if (!all) {
         flags |= find_words(p, panel.row, panel.rows, at, *space.words, space.bias);
@@ -332,7 +159,7 @@ int forward(const Problem& p, const Unit& unit, char* workspace) {
         strange = tame_values(&values, &value_row, rounded_up(count, step), space.columns, space.value_block);
       }
       piece.scores(keys, key_row, panel.query, p.D, space.scores, from, to);
-      if (e.bend) piece.bend(space.scores, e.scale, F(p.softcap), p.bias ? space.bias : nullptr, from, to);
+      if (e.bend) piece.bend(space.scores, e.scale, F(p.softcap), p.bias ? space.bias : nullptr, from, to, nullptr);
       if (all) {
         panel.whole = true;
         for (int i = 0; strange && i < panel.rows; ++i) panel.again[i] = true;
@@ -375,9 +202,9 @@ int tile(const Problem& p, const Tile& t, const Unit& unit, char* workspace) {
   if (p.bias) memset(space.bias, 0, block * width<F> * sizeof(F));
   for (int64_t r = unit.begin; r < unit.end; r += width<F>) {
     auto& panel = space.panel[0];
-    begin_panel<F>(p, panel, r, unit.end,
-                   [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / t.rows, t.row_begin + n % t.rows); },
-                   space.scores);
+    panel.set(p, r, unit.end,
+              [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / t.rows, t.row_begin + n % t.rows); },
+              space.scores);
     const Pieces<F>& piece = pieces<F>(panel.rows);
     double lse[width<F>];
     for (int i = 0; i < panel.rows; ++i)
@@ -390,7 +217,7 @@ int tile(const Problem& p, const Tile& t, const Unit& unit, char* workspace) {
         int low = from / step * step, high = int(rounded_up(to, step));
         const F* keys = get_block(p.key, key_rows + at * p.key.row, count, p.D, p.D, space.key_block, &key_row);
         piece.scores(keys, key_row, panel.query, p.D, space.scores, low, high);
-        if (e.bend) piece.bend(space.scores, e.scale, F(p.softcap), p.bias ? space.bias : nullptr, low, high);
+        if (e.bend) piece.bend(space.scores, e.scale, F(p.softcap), p.bias ? space.bias : nullptr, low, high, nullptr);
         for (int j = from; j < to; ++j)
           for (int i = 0; i < panel.rows; ++i) {
             // In double: the scores are the forward pass's own, and so is what their rounding did; only lse must not add to it.
@@ -428,7 +255,8 @@ int tile_any(const Problem& p, const Tile& t, const Unit& unit, char* workspace)
 
 }  // namespace
 
-extern const Kernel REGARD_KERNEL_TABLE;
-const Kernel REGARD_KERNEL_TABLE = {REGARD_KERNEL_NAME, rows_per_unit, panel_rows, workspace_bytes, forward_any, tile_any};
+extern const Backward REGARD_NAMED(backward_);
+extern const Kernel REGARD_NAMED(kernel_) = {REGARD_NAME, rows_per_unit, panel_rows, workspace_bytes, forward_any, tile_any,
+                                             &REGARD_NAMED(backward_)};
 
 }  // namespace regard

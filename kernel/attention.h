@@ -58,6 +58,20 @@ struct Tile {
   int64_t row_begin, rows, key_begin, keys;
 };
 
+// What `backward` reads beside the problem (whose output and lse are the forward pass's), and what it writes.
+struct Gradients {
+  Array output, lse;               // of the loss by output, and by lse (may be absent)
+  Array query, key, value;         // written; key and value have query's batch axes
+  Array bias;                      // added to, in the bias's own broadcast shape; or absent
+  bool want_query = false, want_keys = false;
+};
+
+// Query rows and keys that one piece of the backward pass looks at; it writes the gradients of one of the two, or both.
+struct Part {
+  Unit rows;
+  int64_t key_begin, key_end;
+};
+
 constexpr int attends_bad_bias = 1;  // a row attends a bias that is +inf or NaN
 
 // What one instruction set offers: its object defines this table and nothing else.
@@ -68,11 +82,21 @@ struct Kernel {
   size_t (*workspace)(const Problem&);            // bytes that a unit needs, 64-byte aligned
   int (*forward)(const Problem&, const Unit&, char* workspace);
   int (*tile)(const Problem&, const Tile&, const Unit&, char* workspace);
+  const struct Backward* backward;
+};
+
+// The same for gradients.
+struct Backward {
+  int64_t (*rows_per_unit)(const Problem&);
+  size_t (*workspace)(const Problem&);
+  void (*part)(const Problem&, const Gradients&, const Part&, char* workspace);
 };
 
 extern const Kernel kernel_portable;
+extern const Backward backward_portable;
 #if defined(__x86_64__)
 extern const Kernel kernel_avx2, kernel_avx512;
+extern const Backward backward_avx2, backward_avx512;
 #endif
 
 static inline const char* at_item(const Array& array, const Problem& p, int64_t item) {

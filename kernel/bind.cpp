@@ -91,7 +91,8 @@ void expect(const Array& a, std::initializer_list<Type> types, const char* name)
       nb::arg("lengths").none().noconvert(), nb::arg("first").none().noconvert(), nb::arg("past").none().noconvert(),   \
       nb::arg("query_segments").none().noconvert(), nb::arg("key_segments").none().noconvert(), nb::arg("row_offset")
 
-Problem problem_of(const In& query, const In& key) {
+template <class A>
+Problem problem_of(const A& query, const A& key) {
   Problem p;
   int axes = int(query.ndim()) - 3;
   if (axes < 0 || axes > most_batch_axes || key.ndim() < 3) bad_shape("query or key");
@@ -129,13 +130,15 @@ void set_rule(Problem& p, REGARD_RULE) {
   given(key_segments, p.key_segments, "key_segments", {p.S}, {&Array::column}, true, {int64});
 }
 
-// Between two units: was the program interrupted? Asked every few milliseconds at most; takes the GIL to ask.
+// Between two units: was the program interrupted? Asks every 20 ms, since asking takes the GIL, which others may hold.
+thread_local std::chrono::steady_clock::time_point next_question;
+
+void wait_with_questions() { next_question = std::chrono::steady_clock::now() + std::chrono::milliseconds(20); }
+
 bool interrupted() {
-  static thread_local auto next = std::chrono::steady_clock::now();
-  auto now = std::chrono::steady_clock::now();
-  if (now < next) return false;
-  next = now + std::chrono::milliseconds(20);
+  if (std::chrono::steady_clock::now() < next_question) return false;
   nb::gil_scoped_acquire gil;
+  wait_with_questions();
   return PyErr_CheckSignals() != 0;
 }
 
@@ -144,6 +147,7 @@ int without_gil(Run run) {
   int flags;
   {
     nb::gil_scoped_release released;
+    wait_with_questions();
     flags = run();
   }
   if (flags < 0) throw nb::python_error();
@@ -170,6 +174,48 @@ int forward_call(const In& query, const In& key, const In& value, const Out& out
   return without_gil([&] { return forward(p, interrupted); });
 }
 
+// A tensor of PyTorch as its address, shape and strides: handing over the tensor itself costs some microseconds each.
+struct Tensor {
+  int64_t address, sizes[4], steps[4];
+  Type type;
+  Tensor(int64_t address, const nb::tuple& shape, const nb::tuple& strides, Type type) : address(address), type(type) {
+    if (nb::len(shape) != 4 || nb::len(strides) != 4) bad_shape("tensor (four axes)");
+    for (int i = 0; i < 4; ++i) sizes[i] = nb::cast<int64_t>(shape[i]), steps[i] = nb::cast<int64_t>(strides[i]);
+  }
+  void* data() const { return reinterpret_cast<void*>(address); }
+  int64_t ndim() const { return 4; }
+  int64_t shape(int64_t axis) const { return sizes[axis]; }
+  int64_t stride(int64_t axis) const { return steps[axis]; }
+  int64_t itemsize() const { return type == float64 ? 8 : type == float32 ? 4 : 2; }
+  nb::dlpack::dtype dtype() const {
+    using Code = nb::dlpack::dtype_code;
+    return {uint8_t(type == bfloat16 ? Code::Bfloat : Code::Float), uint8_t(8 * itemsize()), 1};
+  }
+};
+
+// The output alone, of four axes each, without options but scale and the causal rule that begins at the first key.
+void forward_pointers(int type, int64_t query, const nb::tuple& query_shape, const nb::tuple& query_strides, int64_t key,
+                      const nb::tuple& key_shape, const nb::tuple& key_strides, int64_t value, const nb::tuple& value_shape,
+                      const nb::tuple& value_strides, int64_t output, const nb::tuple& output_shape,
+                      const nb::tuple& output_strides, double scale, bool causal) {
+  static const int64_t one = 1;
+  if (type < float32 || type > bfloat16) throw nb::type_error("kernel: type");
+  Tensor q(query, query_shape, query_strides, Type(type)), k(key, key_shape, key_strides, Type(type));
+  Tensor v(value, value_shape, value_strides, Type(type)), out(output, output_shape, output_strides, Type(type));
+  Problem p = problem_of(q, k);
+  auto cells = {&Array::head, &Array::row, &Array::column};
+  p.V = v.shape(3);
+  p.value = operand(v, p, "value", {p.G, p.S, p.V}, cells);
+  p.output = operand(out, p, "output", {p.H, p.T, p.V}, cells);
+  if (p.D == 0 || out.shape(0) != q.shape(0)) bad_shape("query or output");
+  p.scale = scale;
+  if (causal) {
+    p.upper.data = const_cast<char*>(reinterpret_cast<const char*>(&one));
+    p.upper.type = int64, p.upper.batch[0] = 0;
+  }
+  without_gil([&] { return forward(p, interrupted); });
+}
+
 int tile_call(const std::string& what, const In& query, const In& key, const In& lse, const Out& out, int64_t row_begin,
               int64_t key_begin, REGARD_RULE) {
   Problem p = problem_of(query, key);
@@ -190,15 +236,72 @@ int tile_call(const std::string& what, const In& query, const In& key, const In&
   return without_gil([&] { return tile(p, t, interrupted); });
 }
 
+void backward_call(const In& query, const In& key, const In& value, const In& output, const In& lse, const In& grad_output,
+                   const In& grad_lse, const Out& grad_query, const Out& grad_key, const Out& grad_value, const Out& grad_bias,
+                   const Out& grad_sinks, REGARD_RULE, double dropout, uint64_t seed) {
+  Problem p = problem_of(query, key);
+  Type real = p.query.type == float64 ? float64 : float32;
+  if (value.ndim() < 1) bad_shape("value");
+  p.V = value.shape(value.ndim() - 1);
+  auto cells = {&Array::head, &Array::row, &Array::column};
+  auto rows = {&Array::head, &Array::row};
+  auto whole = [&](const Out& a, const char* name, int64_t heads, int64_t count, int64_t columns) {
+    if (int(a.ndim()) != p.batch_axes + 3) bad_shape(name);
+    Array to = operand(a, p, name, {heads, count, columns}, cells);
+    for (int axis = 0; axis < p.batch_axes; ++axis)
+      if (int64_t(a.shape(axis)) != p.batch_size[axis]) bad_shape(name);
+    expect(to, {p.query.type, real}, name);
+    return to;
+  };
+  p.value = operand(value, p, "value", {p.G, p.S, p.V}, cells);
+  p.output = operand(output, p, "output", {p.H, p.T, p.V}, cells);
+  p.lse = operand(lse, p, "lse", {p.H, p.T}, rows);
+  expect(p.value, {p.query.type}, "value");
+  expect(p.output, {p.query.type}, "output");
+  expect(p.lse, {float64, real}, "lse");
+  set_rule(p, REGARD_RULE_VALUES);
+  p.dropout = dropout, p.seed = seed;
+  Gradients g;
+  g.output = operand(grad_output, p, "grad_output", {p.H, p.T, p.V}, cells);
+  expect(g.output, {float32, float64, float16, bfloat16}, "grad_output");
+  if (grad_lse.is_valid()) {
+    g.lse = operand(grad_lse, p, "grad_lse", {p.H, p.T}, rows);
+    expect(g.lse, {float32, float64}, "grad_lse");
+  }
+  g.query = whole(grad_query, "grad_query", p.H, p.T, p.D);
+  g.key = whole(grad_key, "grad_key", p.G, p.S, p.D);
+  g.value = whole(grad_value, "grad_value", p.G, p.S, p.V);
+  if (grad_bias.is_valid()) {
+    if (!bias.is_valid()) bad_shape("grad_bias (there is no bias)");
+    g.bias = operand(grad_bias, p, "grad_bias", {p.H, p.T, p.S}, cells, true);
+    expect(g.bias, {real}, "grad_bias");
+  }
+  double* to_sinks = nullptr;
+  if (grad_sinks.is_valid()) {
+    Array sum = operand(grad_sinks, p, "grad_sinks", {p.H}, {&Array::head});
+    expect(sum, {float64}, "grad_sinks");
+    if (!p.sinks || (sum.head != 8 && p.H > 1)) bad_shape("grad_sinks");
+    to_sinks = reinterpret_cast<double*>(sum.data);
+  }
+  without_gil([&] { return backward(p, g, to_sinks, interrupted); });
+}
+
 }  // namespace
 
 NB_MODULE(_kernel, m) {
   m.def("forward", forward_call, nb::arg("query").noconvert(), nb::arg("key").noconvert(), nb::arg("value").noconvert(),
         nb::arg("output").noconvert(), nb::arg("lse").none().noconvert(), REGARD_RULE_ARGUMENTS, nb::arg("dropout"),
         nb::arg("seed"));
+  m.def("forward_pointers", forward_pointers);
   m.def("tile", tile_call, nb::arg("what"), nb::arg("query").noconvert(), nb::arg("key").noconvert(),
         nb::arg("lse").none().noconvert(), nb::arg("out").noconvert(), nb::arg("row_begin"), nb::arg("key_begin"),
         REGARD_RULE_ARGUMENTS);
+  m.def("backward", backward_call, nb::arg("query").noconvert(), nb::arg("key").noconvert(), nb::arg("value").noconvert(),
+        nb::arg("output").noconvert(), nb::arg("lse").noconvert(), nb::arg("grad_output").noconvert(),
+        nb::arg("grad_lse").none().noconvert(), nb::arg("grad_query").noconvert(), nb::arg("grad_key").noconvert(),
+        nb::arg("grad_value").noconvert(), nb::arg("grad_bias").none().noconvert(), nb::arg("grad_sinks").none().noconvert(),
+        REGARD_RULE_ARGUMENTS, nb::arg("dropout"), nb::arg("seed"));
+  m.def("calls", [] { return nb::make_tuple(calls().forward, calls().backward, calls().tile); });
   m.def("threads", threads);
   m.def("set_threads", set_threads, nb::arg("count"));
   m.def("kernels", [] {

@@ -7,9 +7,14 @@
 #include <atomic>
 #include <new>
 
+#include "plain.h"
 #include "pool.h"
 
 namespace regard {
+
+#if defined(REGARD_WIDE)
+extern const Kernel kernel_wide;  // only in builds for tests
+#endif
 
 const Kernel* const* kernels(int* count) {
   static const Kernel* present[4];
@@ -20,6 +25,9 @@ const Kernel* const* kernels(int* count) {
     // Ask for everything that the object's flags let the compiler use.
     auto haswell = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
                    __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+#if defined(REGARD_WIDE)
+    if (haswell) present[n++] = &kernel_wide;
+#endif
     if (haswell) present[n++] = &kernel_avx2;
     if (haswell && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
@@ -55,7 +63,9 @@ void set_threads(int count) { thread_count = count; }
 
 namespace {
 
-// A thread's workspace, kept for its next unit.
+constexpr int no_memory = 1 << 30;  // beside a kernel's own flags
+
+// A thread's workspace, kept for its next unit. Null where there is no memory: items may run on any thread, so none throws.
 struct Space {
   char* data = nullptr;
   size_t size = 0;
@@ -65,59 +75,110 @@ struct Space {
       free(data);
       size = (bytes + 4095) / 4096 * 4096;
       data = static_cast<char*>(aligned_alloc(4096, size));
-      if (!data) size = 0, throw std::bad_alloc();
+      if (!data) size = 0;
     }
     return data;
   }
 };
 
-struct Work {
-  const Problem& problem;
-  const Kernel& kernel;
-  const Tile* tile;
-  int64_t rows, chunk, chunks;  // rows of one item and key head, cut into chunks
-  size_t bytes;
-  bool (*poll)();
+char* workspace(size_t bytes) {
+  static thread_local Space space;
+  return space.of(bytes);
+}
+
+// Runs work(i) for all i below count; false where poll() stopped it.
+template <class Work>
+bool spread(int64_t count, int threads, bool (*poll)(), const Work& work) {
+  struct Context { const Work& work; bool (*poll)(); } context{work, poll};
+  return run_items(
+      count, threads, [](void* c, int64_t i) { static_cast<Context*>(c)->work(i); },
+      [](void* c) { return static_cast<Context*>(c)->poll(); }, &context);
+}
+
+int threads_for(double operations) { return operations < 2e6 ? 1 : threads(); }  // below, waking one costs more than it saves
+
+std::atomic<uint64_t> forwards{0}, backwards{0}, tiles{0};
+
+// Rows of each item and key head in chunks of whole panels; the last rows first: under a causal rule they are the longest, and
+// short ones fill the gaps at the end.
+template <class Run>
+int over_rows(const Problem& p, int64_t rows, double operations, size_t bytes, int64_t chunk, bool (*poll)(), const Run& run) {
+  int64_t pairs = p.B * p.G, panel = kernel().panel(p);
+  if (!pairs || !rows) return 0;
+  int use = threads_for(operations);
+  while (use > 1 && chunk > panel && pairs * ((rows + chunk - 1) / chunk) < 4 * use)
+    chunk = std::max(panel, chunk / 2 / panel * panel);
+  int64_t chunks = (rows + chunk - 1) / chunk;
   std::atomic<int> flags{0};
-
-  // The last rows first: under a causal rule they are the longest, and short ones fill the gaps at the end.
-  Unit unit(int64_t index) const {
-    int64_t pairs = problem.B * problem.G, pair = index % pairs, c = chunks - 1 - index / pairs;
-    return {pair / problem.G, pair % problem.G, c * chunk, std::min(rows, (c + 1) * chunk)};
-  }
-  void run(int64_t index) {
-    static thread_local Space space;
-    char* workspace = space.of(bytes);
-    int f = tile ? kernel.tile(problem, *tile, unit(index), workspace) : kernel.forward(problem, unit(index), workspace);
+  bool whole = spread(pairs * chunks, use, poll, [&](int64_t index) {
+    int64_t pair = index % pairs, c = chunks - 1 - index / pairs;
+    int f = run(Unit{pair / p.G, pair % p.G, c * chunk, std::min(rows, (c + 1) * chunk)}, workspace(bytes));
     if (f) flags |= f;
-  }
-};
-
-int spread(const Problem& p, const Tile* tile, int64_t rows, double operations, bool (*poll)()) {
-  if (!p.B || !p.H || !rows) return 0;
-  Work work{p, kernel(), tile, rows, 0, 0, 0, poll};
-  work.bytes = work.kernel.workspace(p);
-  work.chunk = work.kernel.rows_per_unit(p);
-  int use = operations < 2e6 ? 1 : threads();  // below that, waking a thread costs more than it saves
-  while (use > 1 && work.chunk > work.kernel.panel(p) && p.B * p.G * ((rows + work.chunk - 1) / work.chunk) < 4 * use)
-    work.chunk = std::max<int64_t>(work.kernel.panel(p), work.chunk / 2 / work.kernel.panel(p) * work.kernel.panel(p));
-  work.chunks = (rows + work.chunk - 1) / work.chunk;
-  bool whole = run_items(
-      p.B * p.G * work.chunks, use, [](void* w, int64_t i) { static_cast<Work*>(w)->run(i); },
-      [](void* w) { return static_cast<Work*>(w)->poll(); }, &work);
-  return whole ? work.flags.load() : -1;
+  });
+  return whole ? flags.load() : -1;
 }
 
 }  // namespace
 
+Calls calls() { return {forwards, backwards, tiles}; }
+
 int forward(const Problem& p, bool (*poll)()) {
-  double pairs = double(p.B) * p.H * p.T * p.S;
-  return spread(p, nullptr, p.H / p.G * p.T, pairs * (p.D + p.V), poll);
+  ++forwards;
+  const Kernel& k = kernel();
+  double operations = double(p.B) * p.H * p.T * p.S * (p.D + p.V);
+  return over_rows(p, p.G ? p.H / p.G * p.T : 0, operations, k.workspace(p), k.rows_per_unit(p), poll,
+                   [&](const Unit& unit, char* space) { return k.forward(p, unit, space); });
 }
 
 int tile(const Problem& p, const Tile& t, bool (*poll)()) {
-  double pairs = double(p.B) * p.H * t.rows * t.keys;
-  return spread(p, &t, p.H / p.G * t.rows, pairs * (p.D + 8), poll);
+  ++tiles;
+  const Kernel& k = kernel();
+  double operations = double(p.B) * p.H * t.rows * t.keys * (p.D + 8);
+  return over_rows(p, p.G ? p.H / p.G * t.rows : 0, operations, k.workspace(p), k.rows_per_unit(p), poll,
+                   [&](const Unit& unit, char* space) { return k.tile(p, t, unit, space); });
+}
+
+// Where there are enough heads, each is one piece of work; where not, gradients of queries are cut by rows and those of keys by
+// keys, at the price of rebuilding the weights twice. Either way every sum runs in the same order.
+int backward(const Problem& p, const Gradients& g, double* sinks, bool (*poll)()) {
+  ++backwards;
+  const Backward& k = *kernel().backward;
+  int64_t pairs = p.B * p.G;
+  if (!pairs) return 0;
+  int64_t rows = p.H / p.G * p.T;
+  double operations = 2.5 * double(p.B) * p.H * p.T * p.S * (p.D + p.V);
+  size_t bytes = k.workspace(p);
+  int use = threads_for(operations);
+  bool whole = true;
+  if (use == 1 || pairs >= 3 * use) {
+    Gradients both = g;
+    both.bias = Array(), both.want_query = both.want_keys = true;
+    whole = spread(pairs, use, poll, [&](int64_t pair) {
+      k.part(p, both, Part{{pair / p.G, pair % p.G, 0, rows}, 0, p.S}, workspace(bytes));
+    });
+  } else {
+    Gradients of_query = g, of_keys = g;
+    of_query.bias = of_keys.bias = Array(), of_query.want_query = of_keys.want_keys = true;
+    whole = over_rows(p, rows, operations, bytes, k.rows_per_unit(p), poll, [&](const Unit& unit, char* space) {
+      k.part(p, of_query, Part{unit, 0, p.S}, space);
+      return 0;
+    }) == 0;
+    int64_t chunk = std::max<int64_t>(64, (p.S * pairs / (8 * use) + 63) / 64 * 64), chunks = (p.S + chunk - 1) / chunk;
+    whole = whole && spread(pairs * chunks, use, poll, [&](int64_t index) {
+      int64_t pair = index % pairs, first = index / pairs * chunk;
+      k.part(p, of_keys, Part{{pair / p.G, pair % p.G, 0, rows}, first, std::min(p.S, first + chunk)}, workspace(bytes));
+    });
+  }
+  if (whole && g.bias) {  // cut by keys, so that sums over the axes along which a bias is shared have one owner
+    int64_t chunk = g.bias.column ? std::max<int64_t>(64, (p.S / (4 * use) + 63) / 64 * 64) : std::max<int64_t>(p.S, 1);
+    whole = spread((p.S + chunk - 1) / chunk, use, poll, [&](int64_t c) {
+      for (int64_t pair = 0; pair < pairs; ++pair)
+        k.part(p, g, Part{{pair / p.G, pair % p.G, 0, rows}, c * chunk, std::min(p.S, (c + 1) * chunk)}, workspace(bytes));
+    });
+  }
+  if (whole && sinks)
+    whole = spread(p.H, use, poll, [&](int64_t head) { sinks[head] = sink_gradient(p, g, head); });
+  return whole ? 0 : -1;
 }
 
 }  // namespace regard

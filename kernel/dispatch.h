@@ -11,8 +11,13 @@ bool use_kernel(const char* name);            // false: not here
 int threads();
 void set_threads(int count);
 
-// Both return flags, or -1 when poll() answered true (an interrupt) and the result is not whole.
+// All return flags, or -1 when poll() answered true (an interrupt) and the result is not whole.
 int forward(const Problem&, bool (*poll)());
 int tile(const Problem&, const Tile&, bool (*poll)());
+int backward(const Problem&, const Gradients&, double* sinks, bool (*poll)());  // sinks: (H,), or null
+
+// How often each has run since the start: proof, for tests, of who computed.
+struct Calls { uint64_t forward, backward, tile; };
+Calls calls();
 
 }  // namespace regard

@@ -9,20 +9,29 @@
 #include <string.h>
 
 #if defined(REGARD_WIDE)  // 64-byte lanes on any machine: the text of AVX-512 where there is none, for tests
+#define REGARD_NAMED(prefix) prefix##wide
+#define REGARD_NAME "wide"
 #define REGARD_BYTES 64
 #define REGARD_REGISTERS 32
 #elif defined(__AVX512F__)
+#define REGARD_NAMED(prefix) prefix##avx512
+#define REGARD_NAME "avx512"
 #define REGARD_BYTES 64
 #define REGARD_REGISTERS 32
 #elif defined(__AVX2__)
+#define REGARD_NAMED(prefix) prefix##avx2
+#define REGARD_NAME "avx2"
 #define REGARD_BYTES 32
 #define REGARD_REGISTERS 16
-#elif defined(__aarch64__)
+#else
+#define REGARD_NAMED(prefix) prefix##portable
+#define REGARD_NAME "portable"
 #define REGARD_BYTES 16
+#if defined(__aarch64__)
 #define REGARD_REGISTERS 32
 #else
-#define REGARD_BYTES 16
 #define REGARD_REGISTERS 16
+#endif
 #endif
 
 namespace regard {

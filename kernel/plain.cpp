@@ -65,4 +65,18 @@ int plain_row(const Problem& p, const Row& row) {
   return flags;
 }
 
+double sink_gradient(const Problem& p, const Gradients& g, int64_t head) {
+  double sink = read(p.sinks.data + head * p.sinks.head, float64), sum = 0;
+  for (int64_t item = 0; item < p.B; ++item)
+    for (int64_t i = 0; i < p.T; ++i) {
+      auto at = [&](const Array& a) { return row_of(a, p, item, head, i); };
+      double through = g.lse ? read(at(g.lse), g.lse.type) : 0;
+      for (int64_t c = 0; c < p.V; ++c)
+        through -= read(at(g.output) + c * g.output.column, g.output.type) * read(at(p.output) + c * p.output.column, p.output.type);
+      double weight = exp(sink - read(at(p.lse), p.lse.type));
+      if (weight) sum += weight * through;
+    }
+  return sum;
+}
+
 }  // namespace regard

@@ -8,4 +8,7 @@ namespace regard {
 // One row's output and lse, written in place. Returns flags.
 int plain_row(const Problem& p, const Row& row);
 
+// The gradient of one head's sink: it takes weight exp(sink - lse) in each row and gives no value.
+double sink_gradient(const Problem& p, const Gradients& g, int64_t head);
+
 }  // namespace regard

@@ -1,10 +1,13 @@
 #include "pool.h"
 
 #include <pthread.h>
+#include <signal.h>
 
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <new>
+#include <system_error>
 #include <thread>
 
 #if defined(__x86_64__)
@@ -16,9 +19,13 @@ namespace {
 
 using Item = void (*)(void*, int64_t);
 
+constexpr int64_t most_items = 0x7fffffff;  // half a ticket's counter: claims past the end never wrap it
+
 void pause_briefly() {
 #if defined(__x86_64__)
   _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
 #endif
 }
 
@@ -70,8 +77,23 @@ struct Pool {
     }
   }
 
+  // Starts workers up to `wanted`. They take no signals, which belong to the program's own threads; faults stay theirs. If
+  // the system gives no more threads, those there are do the work.
+  void start(int wanted) {
+    if (started >= wanted) return;
+    sigset_t most, before;
+    sigfillset(&most);
+    for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS, SIGPROF}) sigdelset(&most, fault);
+    pthread_sigmask(SIG_SETMASK, &most, &before);
+    try {
+      for (; started < wanted; ++started) std::thread([this, n = started] { work(n); }).detach();
+    } catch (const std::system_error&) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
   bool run(uint32_t items, int threads, Item f, bool (*poll)(void*), void* c) {
-    for (; started < threads - 1; ++started) std::thread([this, n = started] { work(n); }).detach();
+    start(threads - 1);
     // Nobody can claim while count is 0; so the pieces of the new job are never seen half written.
     count = 0;
     item = f;
@@ -87,7 +109,7 @@ struct Pool {
       f(c, index);
       ++done;
       if (!stopped && (stopped = poll(c))) {
-        uint64_t before = ticket.exchange(ticket.load() | 0x7fffffff);  // nothing left to claim
+        uint64_t before = ticket.fetch_or(most_items);  // nothing left to claim
         uint32_t next = uint32_t(before);
         if (next < items) done += items - next;
       }
@@ -129,7 +151,7 @@ bool run_alone(int64_t count, Item item, bool (*poll)(void*), void* context) {
 }  // namespace
 
 bool run_items(int64_t count, int threads, Item item, bool (*poll)(void*), void* context) {
-  if (threads <= 1 || count <= 1) return run_alone(count, item, poll, context);
+  if (threads <= 1 || count <= 1 || count > most_items) return run_alone(count, item, poll, context);
   Pool& p = the_pool();
   std::unique_lock<std::mutex> lock(p.busy, std::try_to_lock);
   if (!lock) return run_alone(count, item, poll, context);

@@ -7,15 +7,19 @@ namespace {
 
 constexpr double log2_e = 1.4426950408889634074;
 
-// Order of the contract: scale, soft cap, bias.
+// Order of the contract: scale, soft cap, bias. `slope`, where asked for, is what the cap multiplies gradients by.
 template <int vectors, class F>
-[[gnu::noinline]] void bend_scores(F* s, F scale, F softcap, const F* bias, int from, int to) {
+[[gnu::noinline]] void bend_scores(F* s, F scale, F softcap, const F* bias, int from, int to, F* slope = nullptr) {
   constexpr int N = Lanes<F>::N;
   for (int j = from; j < to; ++j)
     for (int v = 0; v < vectors; ++v) {
       F* at = s + j * width<F> + v * N;
       Vector<F> x = load(at) * splat(scale);
-      if (softcap != 0) x = tanh<F>(x / splat(softcap)) * splat(softcap);
+      if (softcap != 0) {
+        Vector<F> bent = tanh<F>(x / splat(softcap));
+        if (slope) store(slope + j * width<F> + v * N, splat(F(1)) - bent * bent);
+        x = bent * splat(softcap);
+      }
       if (bias) x = x + load(bias + j * width<F> + v * N);
       store(at, x);
     }

@@ -60,5 +60,30 @@ template <int vectors, class F>
   }
 }
 
+// The third product, of the backward pass: out[j] += sum over rows i of w[j][i] * x[i], for keys [from, to) and `columns` columns
+// of row-major x and out. Here columns are in lanes, and a weight is broadcast.
+template <int vectors, class F>
+[[gnu::noinline]] void row_tile(const F* w, int rows, const F* x, int64_t x_row, F* out, int64_t out_row, int from, int to) {
+  constexpr int N = Lanes<F>::N;
+  for (int j = from; j < to; j += step) {
+    Vector<F> sum[step][vectors] = {};
+    const F* weight = w + j * width<F>;
+#pragma GCC unroll 1
+    for (int i = 0; i < rows; ++i) {
+      Vector<F> y[vectors];
+      for (int v = 0; v < vectors; ++v) y[v] = load(x + i * x_row + v * N);
+      for (int r = 0; r < step; ++r) {
+        Vector<F> z = splat(weight[r * width<F> + i]);
+        for (int v = 0; v < vectors; ++v) sum[r][v] += z * y[v];
+      }
+    }
+    for (int r = 0; r < step; ++r)
+      for (int v = 0; v < vectors; ++v) {
+        F* at = out + (j + r) * out_row + v * N;
+        store(at, load(at) + sum[r][v]);
+      }
+  }
+}
+
 }  // namespace
 }  // namespace regard
