@@ -466,7 +466,7 @@ def test_nbytes():
         (lambda seen: seen.map(0, 2), "rows, columns: expected at least 1"),
         (lambda seen: seen.map(2, 2, "median"), "how: expected 'mean' or 'max'"),
         (lambda seen: seen.distance([3]), "edges"),
-        (lambda seen: seen.distance([3, 1]), "edges: expected rising numbers"),
+        (lambda seen: seen.distance([3, 1]), "edges: expected two or more rising numbers"),
         (lambda seen: seen.carry(np.ones(3)), r"x: expected shape \(2, 6, 11\), received \(3,\)"),
     ],
 )

@@ -357,10 +357,11 @@ class Look:
         if edges is None:
             every = summaries.every_distance(self.call)
             refuse_over(self.limit, "distance()", (*self.call.shape[:-2], len(every)), 8)
-            edges = every
-        cuts = np.asarray(edges)
-        if cuts.ndim != 1 or not (np.diff(cuts) > 0).all():
-            raise ValueError(f"edges: expected rising numbers, received {edges!r}")
+            cuts = np.asarray(every)
+        else:
+            cuts = np.asarray(edges)
+            if cuts.ndim != 1 or len(cuts) < 2 or not (np.diff(cuts) > 0).all():
+                raise ValueError(f"edges: expected two or more rising numbers, received {edges!r}")
         return cuts, self._answer(summaries.distances(self.call, self.sums, cuts))
 
     def map(self, rows: int, columns: int, how: Literal["mean", "max"] = "mean") -> Array:

@@ -101,7 +101,10 @@ def differences(
     worst = largest = worst_sum = 0.0
     for part, rows in blocks(call, lse):
         weights = part.tile("weights", rows, slice(0, call.shape[-1])).astype(np.float64)
-        expected = np.where(np.isneginf(part.lse[:, rows]), 0, 1 - sink[part.where][:, rows])
+        # A row that is not finite has no sum; an empty one has 0, or its sink.
+        lse = part.lse[:, rows]
+        expected = np.where(np.isfinite(lse), 1 - sink[part.where][:, rows], np.nan)
+        expected[np.isneginf(lse)] = 0
         given = output[part.where][:, rows].astype(np.float64)
         apart = _apart(given, _combined(part, rows, weights))
         off = _apart(weights.sum(axis=-1), expected)

@@ -130,11 +130,12 @@ def contribution(part: Part, rows: slice, keys: slice) -> Array:
 
 def _others(total: Array, count: Array, weights: Array, inside: Array) -> Array:
     """The mean without one's own weight, where that was counted; NaN where nothing is left."""
-    total, count = total - np.where(inside, weights, 0), count - inside
+    mean, count = total - np.where(inside, weights, 0), count - inside
     # What is left of a sum of weights can't be below 0, only its last bit can.
-    mean = np.full(total.shape, np.nan)
-    np.divide(np.maximum(total, 0), count, out=mean, where=count > 0)
-    return mean.astype(weights.dtype)
+    np.maximum(mean, 0, out=mean)
+    np.divide(mean, count, out=mean, where=count > 0)
+    mean[count == 0] = np.nan
+    return mean.astype(weights.dtype, copy=False)
 
 
 def top(

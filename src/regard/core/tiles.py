@@ -17,7 +17,7 @@ from regard.core.call import Call, Rule
 
 # What one rectangle of weights may take. Large enough that the calls into the kernel cost nothing
 # beside its work, small enough to stay near the cache.
-TILE_BYTES = 4 << 20
+TILE_BYTES = 2 << 20
 # With fewer rows a rectangle wastes the kernel's lanes: better one head at a time, and more rows.
 FEW_ROWS = 64
 
@@ -111,12 +111,12 @@ def blocks(
     all by default.
     """
     heads, queries, keys = call.shape[-3:]
+    if not heads:
+        return
     spans = [(0, queries)] if rows is None else [(a, b) for _, _, a, b in runs(rows)]
     row_bytes = max(1, keys if width is None else width) * lse.dtype.itemsize
     together = heads * row_bytes * min(FEW_ROWS, queries) <= TILE_BYTES
     height = max(1, TILE_BYTES // (row_bytes * (heads if together else 1)))
-    if not heads:
-        return
     for item in np.ndindex(call.batch):
         whole = part(call, lse, item)
         for piece in [whole] if together else map(whole.head, range(heads)):
