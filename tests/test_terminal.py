@@ -10,6 +10,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from regard.core.proof import Check
 from regard.views import terminal
 from regard.views.labels import visible
 from regard.views.palette import INKS, contrast, from_lab, ink, shade, to_lab
@@ -26,28 +27,27 @@ ROWS = (
 SCENE = Scene(
     model="a model · 6 layers × 12 heads · 7 tokens",
     title=(
-        ("it", "from"),
-        (" gives ", ""),
-        ("tired", "to"),
-        (" 75 %; the others give it 5 %.", ""),
+        ("it", True),
+        (" gives ", False),
+        ("tired", True),
+        (" 75 %; the others give it 5 %.", False),
     ),
     finding="Layer 2 head 8. To whatever stands 1 token on, the others give 13 %.",
     words=(
-        Spot("[CLS]", (0,), special=True),
+        Spot("[CLS]", (0,), kind="special"),
         Spot("cat", (1,), shade=0.32),
         Spot("a", (2,), shade=-0.06),
         Spot("sat", (3,)),
-        Spot("it", (4,), part="from"),
+        Spot("it", (4,), kind="pinned"),
         Spot("tired", (5,), shade=0.625),
         Spot(".", (6,), spaced=False, shade=0.0),
     ),
     heading="What “it” reads, beyond what the others give",
     names=("word", "at"),
     rows=ROWS,
-    measure="lift",
+    more="",
     scale=1.0,
-    check="matches the model to 3·10⁻⁷",
-    verified=True,
+    check=Check(2e-6, 2.8e-7, 1e-7, of="the model"),
     notes=("A note.",),
 )
 
@@ -59,11 +59,11 @@ AT_80 = """
         +32 −6     ^^ +62  0
 
   What “it” reads, beyond what the others give
-  word   at                     100 %  weight  others  as far  lift  layer  head
-  tired   5  ━━━╋━━━━━━━━━━━━━━──────    75 %     5 %    12 %   +62      2     8
-  cat     1  ━━━━╋━━━━━━━────────────    50 %    13 %    18 %   +32      3     1
-  a       2  ━─╂─────────────────────     4 %    10 %     2 %    −6      0    11
-  sat     3  ────────────────────────    <1 %       –       –     –      0     0
+  word   at                   100 %  weight  others  as far  lift  layer  head
+  tired   5  ━━╋━━━━━━━━━━━━━╾─────    75 %     5 %    12 %   +62      2     8
+  cat     1  ━━━╋━━━━━━━───────────    50 %    13 %    18 %   +32      3     1
+  a       2  ━─╂───────────────────     4 %    10 %     2 %    −6      0    11
+  sat     3  ──────────────────────    <1 %       –       –     –      0     0
 
   A note.
 
@@ -118,9 +118,9 @@ def test_what_a_narrow_screen_leaves_out(width, kept):
 def test_windows_1252():
     text = printed(encoding="cp1252")
     assert "“it” gives “tired” 75 %" in text
-    assert "tired   5  ###|##############......    75 %" in text
+    assert "tired   5  ##|##############.....    75 %" in text
     assert "+ matches the model to 3·10^-7" in text
-    assert "a       2  #.|......" in text
+    assert "a       2  #.|....." in text
     assert "  -6 " in text
 
 
@@ -191,7 +191,7 @@ def test_long_text_wraps_and_keeps_figures_under_their_words():
 def test_a_long_word_is_cut_where_everybody_sees_it():
     label = "x" * 10_000
     scene = replace(SCENE, words=(Spot(label, (0,), shade=0.5),),
-                    rows=(replace(ROWS[0], label=label),), title=((label, "from"),))  # fmt: skip
+                    rows=(replace(ROWS[0], label=label),), title=((label, True),))  # fmt: skip
     for width in (40, 80):
         lines = terminal.to_terminal(scene, width).splitlines()
         assert max(map(cell_len, lines)) <= width
@@ -199,9 +199,7 @@ def test_a_long_word_is_cut_where_everybody_sees_it():
 
 
 def test_not_verified_is_said():
-    scene = replace(
-        SCENE, check="not verified: differs by 0.5 of the largest output", verified=False
-    )
+    scene = replace(SCENE, check=Check(0.2, 0.5, 0.0))
     assert "✗ not verified: differs by 0.5" in terminal.to_terminal(scene, 80)
     assert "✓" not in terminal.to_terminal(scene, 80)
 
@@ -257,7 +255,7 @@ def test_marks_tell_tokens_apart():
 def test_hostile_tokens_keep_the_columns(colours):
     rows = tuple(replace(ROWS[0], label=visible(text)) for text in HOSTILE)
     words = tuple(Spot(visible(text), (i,)) for i, text in enumerate(HOSTILE))
-    scene = replace(SCENE, rows=rows, words=words, title=((visible("\x1b[31m[bold]"), "from"),))
+    scene = replace(SCENE, rows=rows, words=words, title=((visible("\x1b[31m[bold]"), True),))
     text = terminal.to_terminal(scene, 80, colours)
     assert "␛[31m[bold]" in text
     if colours == "none":
@@ -265,7 +263,7 @@ def test_hostile_tokens_keep_the_columns(colours):
     lines = plain(text).splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("  word"))
     table = lines[first : first + len(rows) + 1]
-    assert {cell_len(line) for line in table} == {80}
+    assert {cell_len(line) for line in table} == {78}
     assert all(line.isprintable() or any(c in line for c in "\u200c\u200d") for line in lines)
 
 

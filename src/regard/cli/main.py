@@ -3,10 +3,9 @@
 Whatever takes long to import (PyTorch, transformers) is imported by the one command that needs it.
 """
 
+import io
 import json
-import os
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -17,8 +16,6 @@ import typer
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    from typer import Context  # noqa: F401
-
     from regard.recording.recording import Recording
 
 EXAMPLES = """
@@ -65,7 +62,10 @@ RankedBy = Annotated[
 ]
 Layer = Annotated[int | None, typer.Option(min=0, metavar="N", help="One layer, counted from 0.")]
 Head = Annotated[int | None, typer.Option(min=0, metavar="N", help="One head, counted from 0.")]
-Top = Annotated[int, typer.Option(min=1, metavar="N", help="How many lines at the most.")]
+Top = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="How many lines at the most; 10 unless given."),
+]
 Model = Annotated[
     str | None,
     typer.Option(
@@ -104,6 +104,9 @@ app = typer.Typer(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command with the arguments of this process, or with those given."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a poor console is no reason to fail
     app(arguments, prog_name="regard")
 
 
@@ -134,7 +137,7 @@ def look(
     by: RankedBy = By.lift,
     layer: Layer = None,
     head: Head = None,
-    top: Top = 10,
+    top: Top = None,
     model: Model = None,
     as_json: Json = False,
     save: Save = None,
@@ -161,7 +164,7 @@ def open_(
     by: RankedBy = By.lift,
     layer: Layer = None,
     head: Head = None,
-    top: Top = 10,
+    top: Top = None,
     as_json: Json = False,
 ) -> None:
     """Show a saved recording; needs neither the model nor PyTorch."""
@@ -193,6 +196,7 @@ def steps(
     Without numbers: one query, three keys and their values, scale 1.
     """
     from regard.core.steps import steps as calculate
+    from regard.views.terminal import spell
 
     given = {"--query": query, "--keys": keys, "--values": values}
     if not any(given.values()):
@@ -203,7 +207,9 @@ def steps(
         stop(f"give {' and '.join(missing)} too: query, keys and values belong together")
     rows = [matrix(name, text or "") for name, text in given.items()]
     with refusing(ValueError, TypeError):
-        typer.echo(str(calculate(*rows, scale=scale)))
+        calculation = calculate(*rows, scale=scale)
+    texts = (calculation.text(query) for query in range(len(rows[0])))
+    typer.echo(spell("\n\n".join(texts), sys.stdout.encoding))
 
 
 def matrix(name: str, text: str) -> list[list[float]]:
@@ -226,6 +232,30 @@ def words(text: str) -> str:
     if not text:
         stop("the text is empty; give some words, as in: regard 'The cat sat.' --from sat")
     return text
+
+
+def show(
+    seen: "Recording",
+    source: str | None,
+    target: str | None,
+    by: By,
+    layer: int | None,
+    head: int | None,
+    top: int | None,
+    as_json: bool,
+) -> None:
+    """Print what was asked about a recording."""
+    from regard.recording.words import WordError
+    from regard.views import answer, terminal
+    from regard.views.scene import scene
+
+    with refusing(WordError, ValueError):
+        if as_json:
+            said = answer.as_json(seen, source, target, top=top or 100)
+            typer.echo(json.dumps(said, ensure_ascii=sys.stdout.encoding.lower() != "utf-8"))
+            return
+        shown = scene(seen, source, target, by=by.value, layer=layer, head=head, top=top or 10)
+    terminal.show(shown)
 
 
 def run(text: str, which: str | None) -> "Recording":
@@ -254,7 +284,7 @@ def refusing(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        stop(str(error.args[0]) if isinstance(error, KeyError) else str(error))
+        stop(str(error))
 
 
 def stop(message: str) -> NoReturn:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.views.palette import INKS, Ground, Inks, ink, shade
-from regard.views.scene import Row, Scene, Spot
+from regard.views.scene import Row, Scene, Spot, percent, points
 
 # What stands in for a character that a console cannot write.
 STAND_INS = dict(zip("━╸╾─┃╋╂╊✓✗·→×“”–−…␣⇥↵⟨⟩", '###.||||+x*>x""--~_>/<>', strict=True))
@@ -106,19 +106,23 @@ def draw(scene: Scene, pen: Pen) -> Iterator[Text]:
     """The lines of a scene."""
     yield Text()
     yield from wrapped(title(scene.title, pen), pen)
-    yield from wrapped(pen.quiet(scene.finding), pen)
+    if scene.finding:
+        yield from wrapped(pen.quiet(scene.finding), pen)
     yield Text()
     yield from sentence(scene.words, pen)
     if scene.rows:
         yield Text()
         yield from wrapped(pen.write(scene.heading, "bold"), pen)
         yield from table(columns(scene, pen), pen)
+        if scene.more:
+            yield from wrapped(pen.quiet(scene.more), pen)
     yield Text()
     for note in scene.notes:
         yield from wrapped(pen.quiet(note), pen)
     yield Text()
-    mark, style = ("✓ ", pen.inks.good) if scene.verified else ("✗ ", f"bold {pen.inks.bad}")
-    yield from wrapped(pen.write(mark + scene.check, style), pen)
+    good = scene.check.verified
+    mark, style = ("✓", pen.inks.good) if good else ("✗", f"bold {pen.inks.bad}")
+    yield from wrapped(pen.write(f"{mark} {scene.check}", style), pen)
     yield from wrapped(pen.quiet(scene.model), pen)
     yield Text()
 
@@ -137,12 +141,12 @@ def wrapped(text: Text, pen: Pen) -> Iterator[Text]:
     yield line
 
 
-def title(parts: Sequence[tuple[str, str]], pen: Pen) -> Text:
-    """The finding's sentence, its words in quotes and colour."""
+def title(parts: Sequence[tuple[str, bool]], pen: Pen) -> Text:
+    """The finding's sentence, the text's words in quotes and colour."""
     line = Text()
-    for text, part in parts:
-        words = f"“{_cut(text, pen.width // 2)}”" if part else text
-        line.append_text(pen.write(words, f"bold {pen.inks.above}" if part else "bold"))
+    for part, word in parts:
+        shown = f"“{_cut(part, pen.width // 2)}”" if word else part
+        line.append_text(pen.write(shown, f"bold {pen.inks.above}" if word else "bold"))
     return line
 
 
@@ -170,9 +174,9 @@ def _word(spot: Spot, last: bool, pen: Pen) -> Text:
     label = pen.write(_cut(spot.label, pen.width - 6))
     if pen.shades:
         label = Text.assemble(" " if spot.spaced else "", label, " " if last else "")
-    if spot.part == "from":
+    if spot.kind == "pinned":
         label.stylize("bold reverse")
-    elif spot.special:
+    elif spot.kind in ("special", "gap"):
         label.stylize(pen.inks.quiet)
     elif pen.shades and abs(spot.shade) >= FAINT:
         value = round(spot.shade, 2)
@@ -181,7 +185,7 @@ def _word(spot: Spot, last: bool, pen: Pen) -> Text:
 
 
 def _figure(spot: Spot, width: int, pen: Pen) -> Text:
-    if spot.part == "from":
+    if spot.kind == "pinned":
         return pen.write("^" * width)
     return Text() if isnan(spot.shade) else pen.quiet(points(spot.shade))
 
@@ -206,7 +210,8 @@ def table(columns: Sequence[Column], pen: Pen) -> Iterator[Text]:
         return max(cell_len(column.title), cells)
 
     def room() -> int:
-        return pen.width - len(MARGIN) - sum(map(width, kept)) - len(gap) * (len(kept) - 1)
+        gaps = len(gap) * (len(kept) - (pen.width < 60))  # the last is the right margin
+        return pen.width - len(MARGIN) - gaps - sum(map(width, kept))
 
     for column in sorted((column for column in columns if column.spare), key=lambda c: c.spare):
         if room() < 0:
@@ -265,28 +270,6 @@ def bar(row: Row, scale: float, width: int, pen: Pen) -> Text:
         else:
             drawn.append_text(pen.quiet("─╾━"[filled]))
     return drawn
-
-
-def percent(weight: float) -> str:
-    """A weight as people read it.
-
-    >>> percent(0.4915), percent(0.001), percent(0.0), percent(float("nan"))
-    ('49 %', '<1 %', '0 %', '–')
-    """
-    if isnan(weight):
-        return "–"
-    return "<1 %" if 0 < weight < 0.005 else f"{100 * weight:.0f} %"
-
-
-def points(lift: float) -> str:
-    """A difference of weights in points of a hundred.
-
-    >>> points(0.311), points(-0.13), points(0.001), points(float("nan"))
-    ('+31', '−13', '0', '–')
-    """
-    if isnan(lift):
-        return "–"
-    return f"{round(100 * lift):+d}".replace("-", "−") if abs(lift) >= 0.005 else "0"
 
 
 def _cut(text: str, width: int) -> str:
