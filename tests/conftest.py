@@ -5,6 +5,8 @@ import os
 import hypothesis
 import pytest
 
+from regard import _kernel
+
 # The same examples on every run and machine; timing on a shared core is not what these tests judge.
 hypothesis.settings.register_profile("regard", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("regard")
@@ -36,3 +38,12 @@ def pytest_make_collect_report(collector):
     report = yield
     _fail_unexcused_skip(report)
     return report
+
+
+@pytest.fixture(params=_kernel.kernels())
+def kernel(request):
+    """Run a test on every kernel that this processor can run."""
+    before = _kernel.kernel()
+    _kernel.use_kernel(request.param)
+    yield request.param
+    _kernel.use_kernel(before)

@@ -68,17 +68,21 @@ def addends(name: str, given: Any) -> Array:
     dtype = array.dtype.newbyteorder("=")
     if dtype in FLOATS:
         return native(array, dtype)
-    try:
-        ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
-    except ValueError:
-        hint = "; booleans go in mask=" if array.dtype == np.bool_ else ""
-        raise TypeError(
-            f"{name}: expected floating numbers, received {kind(given, array)}{hint}"
-        ) from None
+    if not _is_floating(dtype):
+        hint = "; booleans go in mask=" if dtype == np.bool_ else ""
+        raise TypeError(f"{name}: expected floating numbers, received {kind(given, array)}{hint}")
     # Long double and eight-bit floats. What is finite must stay finite, since -inf excludes.
     wide = array.astype(np.longdouble)
     most = np.finfo(np.float64).max
     return np.where(np.isinf(wide), wide, np.clip(wide, -most, most)).astype(np.float64)
+
+
+def _is_floating(dtype: np.dtype[Any]) -> bool:
+    try:
+        ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    except ValueError:
+        return False
+    return dtype.kind != "c"
 
 
 def integers(name: str, given: Any) -> Array:

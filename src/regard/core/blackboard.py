@@ -39,7 +39,7 @@ def write(steps: "Steps", query: int = 0, head: int = 0, item: tuple[int, ...] =
     4. Output: weight × value, added up
        key 0  0.6698 × [10] = [6.698]
        key 1  0.3302 × [20] = [6.605]
-       sum                    [13.3]
+       sum                    [ 13.3]
     """
     *outer, queries, keys = steps.scores.shape
     title = f"Query {query} of {queries}, {keys} key{'s' * (keys != 1)}"
@@ -192,4 +192,4 @@ def _vectors(rows: Array) -> list[str]:
 
 
 def _number(x: float) -> str:
-    return f"{x + 0.0:.4g}"  # + 0.0 makes -0 a 0
+    return f"{x:.0f}" if 1e4 <= abs(x) < 1e7 else f"{x + 0.0:.4g}"  # + 0.0 makes -0 a 0

@@ -174,7 +174,7 @@ def _operands(
         raise ShapeError("value: expected as many heads and keys (axes -3 and -2) as in key.")
     if heads % key_heads if key_heads else heads:
         raise ShapeError(
-            f"query: expected the number of heads (axis -3) to be a multiple of key's, "
+            "query and key: expected query's number of heads (axis -3) to be a multiple of key's, "
             f"received {heads} and {key_heads}."
         )
     if not batch == key_batch == value_batch:

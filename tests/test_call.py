@@ -1,0 +1,387 @@
+"""Every wrong call is refused in words; every right one is lowered to the kernel's form."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import regard
+from regard.core.call import check
+
+# The call that all wrong ones here are variations of.
+ARRAYS = {
+    "query": np.zeros((2, 6, 5, 7), np.float32),
+    "key": np.zeros((2, 3, 11, 7), np.float32),
+    "value": np.zeros((2, 3, 11, 13), np.float32),
+}
+Q, K, V = ARRAYS.values()
+
+
+def like(name: str, *shape: int, dtype=np.float32) -> dict:
+    return {name: np.zeros(shape, dtype)}
+
+
+# What is wrong, and what the message must hold beside the argument's name.
+TYPES = {
+    "query": [
+        ({"query": Q.astype(int)}, "int64"),
+        ({"query": Q.astype(bool)}, "bool"),
+        ({"query": Q.astype(complex)}, "complex128"),
+        ({"query": Q.astype(np.longdouble)}, str(np.dtype(np.longdouble))),
+        ({"query": Q.astype(object)}, "object"),
+        ({"query": Q.astype(ml_dtypes.float8_e4m3fn)}, "float8_e4m3fn"),
+        ({"query": Q.astype("U1")}, "<U1"),
+        ({"query": None}, "object"),
+        ({"query": [[1, 2]]}, "list of int64"),
+        ({"query": [[1.0], [1.0, 2.0]]}, "list"),
+        ({"query": np.zeros(3, [("a", "f4")])}, "'a'"),
+        ({"query": Q.astype(np.float64)}, "float64, float32 and float32"),
+    ],
+    "key": [({"key": K.astype(np.int32)}, "int32"), ({"key": K.astype("f2")}, "float16")],
+    "value": [({"value": np.ma.array(V)}, "masked array"), ({"value": V > 0}, "bool")],
+    "mask": [
+        ({"mask": np.ones((5, 11))}, "float64"),
+        ({"mask": np.ones((5, 11), int)}, "int64"),
+        ({"mask": [1, 0] * 5 + [1]}, "list of int64"),
+        ({"mask": np.ma.array(np.ones(11, bool))}, "masked array"),
+    ],
+    "bias": [
+        ({"bias": np.ones((5, 11), bool)}, "mask="),
+        ({"bias": np.ones((5, 11), int)}, "int64"),
+        ({"bias": np.ones((5, 11), complex)}, "complex128"),
+        ({"bias": "none"}, "<U4"),
+    ],
+    "causal": [({"causal": 1}, "received 1"), ({"causal": "yes"}, "'yes'")],
+    "window": [
+        ({"window": 3}, "received 3"),
+        ({"window": (1, 2, 3)}, "(1, 2, 3)"),
+        ({"window": (1.5, 0)}, "1.5"),
+        ({"window": (True, 0)}, "True"),
+        ({"window": "12"}, "'12'"),
+    ],
+    "query_offset": [
+        ({"query_offset": 1.0}, "float64"),
+        ({"query_offset": [1.0, 2.0]}, "list of float64"),
+        ({"query_offset": True}, "True"),
+        ({"query_offset": ["1", "2"]}, "<U1"),
+    ],
+    "key_lengths": [
+        ({"key_lengths": [1.0, 2.0]}, "float64"),
+        ({"key_lengths": [True, True]}, "bool"),
+        ({"key_lengths": [[1, 2], [3]]}, "list"),
+    ],
+    "segments": [
+        ({"segments": (np.zeros(5), np.zeros(11))}, "float64"),
+        ({"segments": (np.zeros(5, int), np.zeros(11, bool))}, "bool"),
+    ],
+    "ranges": [
+        ({"ranges": 3}, "received 3"),
+        ({"ranges": (1, 2, 3)}, "(1, 2, 3)"),
+        ({"ranges": (0, 1.5)}, "float64"),
+    ],
+    "softcap": [({"softcap": "1"}, "'1'"), ({"softcap": True}, "True"), ({"softcap": 1j}, "1j")],
+    "sinks": [({"sinks": np.zeros(6, int)}, "int64"), ({"sinks": [0] * 6}, "list of int64")],
+    "scale": [({"scale": "1"}, "'1'"), ({"scale": np.True_}, "True"), ({"scale": [1.0]}, "[1.0]")],
+    "dropout": [({"dropout": "0.1", "seed": 1}, "'0.1'"), ({"dropout": None, "seed": 1}, "None")],
+    "seed": [({"dropout": 0.1, "seed": 1.0}, "1.0"), ({"seed": "1"}, "'1'")],
+}
+
+VALUES = {
+    "window": [({"window": (-1, 0)}, "(-1, 0)"), ({"window": (0, -3)}, "(0, -3)")],
+    "key_lengths": [
+        ({"key_lengths": [3, 12]}, "12"),
+        ({"key_lengths": -1}, "-1"),
+        ({"key_lengths": np.array([1, 2**64 - 1], np.uint64)}, "18446744073709551615"),
+    ],
+    "ranges": [({"ranges": (0, 12)}, "12"), ({"ranges": ([-1] * 5, 3)}, "-1")],
+    "softcap": [({"softcap": x}, str(x)) for x in (0, -1.5, np.inf, np.nan)],
+    "scale": [({"scale": x}, str(x)) for x in (np.inf, -np.inf, np.nan)],
+    "dropout": [({"dropout": x, "seed": 1}, str(x)) for x in (1, -0.1, 1.5, np.nan)],
+    "seed": [
+        ({"dropout": 0.1}, "dropout=0.1"),
+        ({"dropout": 0.1, "seed": 2**64}, str(2**64)),
+    ],
+    "precision": [({"precision": "low"}, "'low'"), ({"precision": None}, "None")],
+}
+
+SHAPES = {
+    "query": [
+        (like("query", 7), "axes"),
+        (like("query", 6, 5, 7), "axes"),
+        (like("query", 2, 6, 5, 8), "width"),
+        (like("query", 2, 5, 5, 7), "received 5 and 3"),
+        (like("query", 2, 4, 5, 7), "multiple"),
+        (like("query", 4, 6, 5, 7), "batch"),
+    ],
+    "key": [
+        (like("key", 2, 3, 11, 8), "width"),
+        (like("key", 3, 11, 7), "axes"),
+        (like("key", 3, 3, 11, 7), "batch"),
+        (like("key", 2, 0, 11, 7) | like("value", 2, 0, 11, 13), "multiple"),
+        (like("key", 2, 3, 11, 0) | like("query", 2, 6, 5, 0), "at least 1"),
+    ],
+    "value": [
+        (like("value", 2, 3, 12, 13), "keys"),
+        (like("value", 2, 3, 10, 13), "keys"),
+        (like("value", 2, 6, 11, 13), "heads"),
+        (like("value", 2, 1, 11, 13), "heads"),
+        (like("value", 11, 13), "axes"),
+    ],
+    "mask": [
+        (like("mask", 5, 12, dtype=bool), "broadcasts to (2, 6, 5, 11), received (5, 12)"),
+        (like("mask", 1, 2, 6, 5, 11, dtype=bool), "received (1, 2, 6, 5, 11)"),
+        (like("mask", 2, 5, 11, dtype=bool), "write mask[:, None]."),
+        (like("mask", 2, 11, dtype=bool), "write mask[:, None, None]."),
+        (like("mask", 3, 5, 11, dtype=bool), "received (3, 5, 11)"),
+    ],
+    "bias": [
+        (like("bias", 5, 10), "received (5, 10)"),
+        (like("bias", 2, 5, 11), "write bias[:, None]."),
+    ],
+    "query_offset": [
+        ({"causal": True}, "query_offset=6"),
+        ({"window": (1, 0)}, "5) is not that of the keys (11)"),
+        ({"window": (None, None)}, "libraries disagree"),
+        ({"query_offset": [1, 2, 3]}, "(B…) = (2,), received (3,)"),
+        ({"query_offset": [[1], [2]]}, "received (2, 1)"),
+    ],
+    "key_lengths": [({"key_lengths": [1, 2, 3]}, "(B…) = (2,), received (3,)")],
+    "segments": [
+        ({"segments": np.zeros(5, int)}, "5 queries and 11 keys"),
+        ({"segments": (np.zeros(11, int), np.zeros(5, int))}, "(B…, T) = (2, 5), received (11,)"),
+        ({"segments": (np.zeros(5, int), np.zeros((3, 11), int))}, "(B…, S) = (2, 11)"),
+    ],
+    "ranges": [
+        ({"ranges": (np.zeros(11, int), 3)}, "(B…, T) = (2, 5), received (11,)"),
+        ({"ranges": (0, np.zeros((3, 5), int))}, "received (3, 5)"),
+    ],
+    "sinks": [
+        (like("sinks", 3), "(H,) = (6,), received (3,)"),
+        (like("sinks", 2, 6), "received (2, 6)"),
+        ({"sinks": np.float32(1)}, "received ()"),
+    ],
+}
+
+
+def listed(table: dict) -> pytest.MarkDecorator:
+    wrong = [(name, change, said) for name, rows in table.items() for change, said in rows]
+    return pytest.mark.parametrize(("name", "change", "said"), wrong)
+
+
+def refusal(error: type[Exception], change: dict) -> str:
+    """The message of all three calls that take the same arguments; it is one and the same."""
+    arrays = [change.get(name, array) for name, array in ARRAYS.items()]
+    options = {name: x for name, x in change.items() if name not in ARRAYS}
+    with pytest.raises(error) as first:
+        regard.attention(*arrays, **options)
+    if not {"dropout", "seed"} & set(change):
+        with pytest.raises(error) as second:
+            regard.look(*arrays, **options)
+        assert str(second.value) == str(first.value)
+    assert type(first.value) is error
+    return str(first.value)
+
+
+@listed(TYPES)
+def test_wrong_types(name, change, said):
+    message = refusal(TypeError, change)
+    assert name in message.split(":")[0]
+    assert "expected" in message
+    assert said in message
+
+
+@listed(VALUES)
+def test_wrong_numbers(name, change, said):
+    message = refusal(ValueError, change)
+    assert message.startswith(f"{name}: expected ")
+    assert said in message
+
+
+@listed(SHAPES)
+def test_wrong_shapes(name, change, said):
+    message = refusal(ValueError, change)
+    assert name in message.split(":")[0]
+    assert "expected" in message
+    assert said in message
+    # All shapes are said, those of what was given besides too.
+    for argument, array in (ARRAYS | change).items():
+        if isinstance(array, np.ndarray):
+            assert f"{argument} {array.shape}" in message
+    pair = change.get("segments", change.get("ranges"))
+    if isinstance(pair, tuple):
+        assert f"{np.shape(pair[0])} and {np.shape(pair[1])}" in message
+
+
+def test_a_mask_that_could_mean_two_things():
+    arrays = [np.zeros((6, 6, 5, 7)), np.zeros((6, 3, 11, 7)), np.zeros((6, 3, 11, 13))]
+    for name, dtype in (("mask", bool), ("bias", float)):
+        with pytest.raises(ValueError, match=rf"{name}\[None\] for heads, {name}\[:, None\]"):
+            check(*arrays, **like(name, 6, 5, 11, dtype=dtype))
+        for shape in ((1, 5, 11), (1, 6, 5, 11), (6, 1, 5, 11), (5, 11), (6, 6, 1, 11), (11,), ()):
+            check(*arrays, **like(name, *shape, dtype=dtype))
+    # One head or one item: there is nothing to confuse.
+    check(Q[:1], K[:1], V[:1], **like("mask", 6, 5, 11, dtype=bool))
+    check(Q[:, :1], K[:, :1], V[:, :1], **like("mask", 1, 5, 11, dtype=bool))
+    with pytest.raises(ValueError, match=r"mask\[:, None\]"):
+        check(Q[:, :1], K[:, :1], V[:, :1], **like("mask", 2, 5, 11, dtype=bool))
+
+
+def test_a_mask_may_not_add_axes():
+    q, k, v = Q[0, 0], K[0, 0], V[0, 0]
+    check(q, k, v, **like("mask", 5, 11, dtype=bool))
+    with pytest.raises(ValueError, match=r"\(1, 5, 11\)"):
+        check(q, k, v, **like("mask", 1, 5, 11, dtype=bool))
+
+
+def test_more_axes_than_can_be():
+    deep = np.zeros((1,) * 31 + (2, 3))
+    with pytest.raises(ValueError, match="2 to 32"):
+        check(deep, deep, deep)
+
+
+# ------------------------------------------------------------------------------- how it is lowered
+
+
+def numbers(x) -> list:
+    return np.asarray(x).tolist()
+
+
+def test_nothing_is_copied_or_expanded():
+    mask = np.ones((2, 1, 1, 11), bool)
+    bias = np.ones((6, 1, 11), ml_dtypes.bfloat16)
+    call = check(Q, K, V, mask=mask, bias=bias)
+    assert call.query is Q
+    assert call.key is K
+    assert call.value is V
+    assert call.rule.mask is mask
+    assert call.rule.bias.shape == bias.shape
+    assert call.rule.bias.dtype == np.uint16
+    assert np.shares_memory(call.rule.bias, bias)
+    wide = check(Q[:1], K, V)
+    assert wide.query.shape == Q.shape
+    assert np.shares_memory(wide.query, Q)
+    assert wide.batch == (2,)
+    assert wide.shape == (2, 6, 5, 11)
+    assert wide.dtype == np.float32
+
+
+def test_defaults():
+    call = check(Q, K, V)
+    assert call.rule == (1 / 7**0.5, 0, *[None] * 10, 0)
+    assert (call.dropout, call.seed, call.query_offset, call.flat) == (0, 0, 0, False)
+    assert check(Q[0, 0], K[0, 0], V[0, 0]).flat
+
+
+@pytest.mark.parametrize(
+    ("options", "lower", "upper"),
+    [
+        ({"causal": True, "query_offset": 6}, None, 7),
+        ({"causal": True, "query_offset": np.int8(-3)}, None, -2),
+        ({"causal": True, "query_offset": [0, 6]}, None, [1, 7]),
+        ({"causal": np.True_, "query_offset": np.array(2)}, None, 3),
+        ({"causal": False, "query_offset": 2}, None, None),
+        ({"window": (2, 3), "query_offset": 1}, -1, 5),
+        ({"window": (2, None), "query_offset": 1}, -1, None),
+        ({"window": [None, 0], "query_offset": 1}, None, 2),
+        ({"window": (2, 3), "query_offset": 1, "causal": True}, -1, 2),
+        ({"window": (2, 10**40), "query_offset": [4, 10**40]}, [2, 12], [12, 12]),
+        ({"window": (10**40, 1), "query_offset": [4, 10**40 + 3]}, [-6, 3], [6, 12]),
+        ({"window": (0, 0), "query_offset": -(10**40)}, -6, -6),
+        (
+            {"window": (2**63, 0), "query_offset": np.array([2**63 + 1, 0], np.uint64)},
+            [1, -6],
+            [12, 1],
+        ),
+    ],
+)
+def test_bounds(options, lower, upper):
+    rule = check(Q, K, V, **options).rule
+    for found, expected in ((rule.lower, lower), (rule.upper, upper)):
+        assert (found is None) == (expected is None)
+        if found is not None:
+            assert found.dtype == np.int64
+            assert numbers(found) == expected
+
+
+def test_square_calls_need_no_offset():
+    call = check(Q, K[:, :, :5], V[:, :, :5], causal=True, window=(2, None))
+    assert numbers(call.rule.lower) == -2
+    assert numbers(call.rule.upper) == 1
+
+
+def test_query_offset_is_kept_for_distances():
+    assert numbers(check(Q, K, V, query_offset=[3, -4]).query_offset) == [3, -4]
+    assert numbers(check(Q, K, V, query_offset=10**40).query_offset) == 2**62
+
+
+def test_key_lengths_and_ranges():
+    rule = check(Q, K, V, key_lengths=[0, 11], ranges=(np.uint8([1, 2, 3, 4, 5]), 6)).rule
+    assert numbers(rule.lengths) == [0, 11]
+    assert numbers(rule.first) == [1, 2, 3, 4, 5]
+    assert numbers(rule.past) == [6] * 5
+    assert rule.past.strides == (0,)
+    assert {x.dtype for x in (rule.lengths, rule.first, rule.past)} == {np.dtype(np.int64)}
+    assert numbers(check(Q, K, V, key_lengths=4).rule.lengths) == 4
+    empty = check(Q[:0], K[:0], V[:0], key_lengths=[], query_offset=[])
+    assert empty.rule.lengths.shape == (0,)
+
+
+def test_sorted_segments_are_ranges():
+    of_queries = np.array([[3, 3, 7, 9, 4], [0, 0, 0, 0, 0]])
+    of_keys = np.array([1, 3, 3, 3, 4, 7, 7, 8, 8, 8, 10])
+    rule = check(Q, K, V, segments=(of_queries, of_keys)).rule
+    assert numbers(rule.first) == [[1, 1, 5, 10, 4], [0] * 5]
+    assert numbers(rule.past) == [[4, 4, 7, 10, 5], [0] * 5]
+    assert rule.query_segments is rule.key_segments is None
+    both = check(Q, K, V, segments=(of_queries, of_keys), ranges=(2, 6)).rule
+    assert numbers(both.first) == [[2, 2, 5, 10, 4], [2] * 5]
+    assert numbers(both.past) == [[4, 4, 6, 6, 5], [0] * 5]
+
+
+def test_unsorted_segments_stay_segments():
+    of_keys = np.array([1, 3, 2, 3, 4, 7, 7, 8, 8, 8, 10], np.int16)
+    rule = check(Q, K, V, segments=(np.int32([[1], [2]]), of_keys)).rule
+    assert numbers(rule.query_segments) == [[1] * 5, [2] * 5]
+    assert numbers(rule.key_segments) == of_keys.tolist()
+    assert rule.first is rule.past is None
+    assert rule.query_segments.dtype == rule.key_segments.dtype == np.int64
+
+
+def test_segments_of_a_square_call_are_one_array():
+    q = Q[:, :, :2]
+    for segments in ([0, 1], (0, 1), [[0, 1], [1, 0]], np.array([0, 1])):
+        check(q, K[:, :, :2], V[:, :, :2], segments=segments)
+
+
+def test_any_floating_bias_and_sinks():
+    for dtype in (np.float64, np.float16, ml_dtypes.bfloat16):
+        assert (
+            check(Q, K, V, bias=np.ones((5, 11), dtype)).rule.bias.itemsize
+            == np.dtype(dtype).itemsize
+        )
+    eight = check(Q, K, V, bias=np.full((5, 11), 0.5, ml_dtypes.float8_e5m2)).rule.bias
+    assert eight.dtype == np.float64
+    assert (eight == 0.5).all()
+    huge = np.longdouble("1e400") if np.finfo(np.longdouble).max > 1e308 else np.longdouble(1e300)
+    bias = check(
+        Q, K, V, bias=np.array([-huge, -np.inf, np.inf, np.nan, 1] + [0] * 6, np.longdouble)
+    ).rule.bias
+    assert np.isfinite(bias[0])  # only -inf excludes
+    assert numbers(bias[1:3]) == [-np.inf, np.inf]
+    assert np.isnan(bias[3])
+    assert check(Q, K, V, sinks=np.ones(6, ml_dtypes.bfloat16)).rule.sinks.dtype == np.float64
+
+
+def test_numbers_of_numpy_are_numbers():
+    call = check(
+        Q,
+        K,
+        V,
+        scale=np.float32(0.5),
+        softcap=np.int64(3),
+        dropout=np.float16(0.5),
+        seed=np.int8(-1),
+    )
+    assert call.rule[:2] == (0.5, 3.0)
+    assert (call.dropout, call.seed) == (0.5, 2**64 - 1)
+    assert check(Q, K, V, scale=0).rule.scale == 0
+    assert check(Q, K, V, scale=-2).rule.scale == -2
