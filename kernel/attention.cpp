@@ -198,7 +198,7 @@ int tile(const Problem& p, const Tile& t, const Unit& unit, char* workspace) {
   const Exponent<F> e = exponent<F>(p);
   const int64_t group = p.H / p.G, last = t.key_begin + t.keys;
   const char* key_rows = row_of(p.key, p, unit.item, unit.key_head, 0);
-  double natural = e.to_natural;
+  Logs<F> lse;
   if (p.bias) memset(space.bias, 0, block * width<F> * sizeof(F));
   for (int64_t r = unit.begin; r < unit.end; r += width<F>) {
     auto& panel = space.panel[0];
@@ -206,9 +206,10 @@ int tile(const Problem& p, const Tile& t, const Unit& unit, char* workspace) {
               [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / t.rows, t.row_begin + n % t.rows); },
               space.scores);
     const Pieces<F>& piece = pieces<F>(panel.rows);
-    double lse[width<F>];
-    for (int i = 0; i < panel.rows; ++i)
-      lse[i] = t.what == weights ? read(row_of(p.lse, p, panel.row[i].item, panel.row[i].head, panel.row[i].query), p.lse.type) : 0;
+    for (int i = 0; i < width<F>; ++i) {
+      const Row& row = panel.row[i];
+      lse.set(i, i < panel.rows && t.what == weights ? read(row_of(p.lse, p, row.item, row.head, row.query), p.lse.type) : 0);
+    }
     for (int64_t at = t.key_begin / block * block; at < last; at += block) {
       int from = int(t.key_begin > at ? t.key_begin - at : 0), to = int(last - at < block ? last - at : block);
       find_words(p, panel.row, panel.rows, at, *space.words, space.bias);
@@ -218,18 +219,8 @@ int tile(const Problem& p, const Tile& t, const Unit& unit, char* workspace) {
         const F* keys = get_block(p.key, key_rows + at * p.key.row, count, p.D, p.D, space.key_block, &key_row);
         piece.scores(keys, key_row, panel.query, p.D, space.scores, low, high);
         if (e.bend) piece.bend(space.scores, e.scale, F(p.softcap), p.bias ? space.bias : nullptr, low, high, nullptr);
-        for (int j = from; j < to; ++j)
-          for (int i = 0; i < panel.rows; ++i) {
-            // In double: the scores are the forward pass's own, and so is what their rounding did; only lse must not add to it.
-            F& s = space.scores[j * width<F> + i];
-            s = F(s * natural - lse[i]);
-          }
-        if (t.what == weights)
-          for (int j = from; j < to; ++j)
-            for (int v = 0; v < 3; ++v) {
-              F* s = space.scores + j * width<F> + v * Lanes<F>::N;
-              store(s, exp2(load(s) * splat(F(log2_e))));
-            }
+        if (t.what == weights) piece.rebuild(space.scores, e.exact, lse, nullptr, low, high);
+        for (int64_t n = low * width<F>; t.what == scores && n < high * width<F>; ++n) space.scores[n] *= F(e.to_natural);
       }
       for (int i = 0; i < panel.rows; ++i) write_lane(p, t, panel.row[i], space.words->row[i], space.scores + i, at, from, to);
     }

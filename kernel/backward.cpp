@@ -17,7 +17,8 @@ struct Rows : Panel<F> {
   F *grad;                       // of the output, by lane
   F *query_rows, *grad_rows;     // row-major, padded to whole vectors; what is not finite is 0 there
   F *grad_query;                 // by lane
-  F lse[width<F>], delta[width<F>], spoiled[width<F>];
+  Logs<F> lse;
+  F delta[width<F>], spoiled[width<F>];
   bool any_spoiled;              // a row whose gradient is not finite: it spoils the values that it attends, no others
 };
 
@@ -86,7 +87,7 @@ void begin_rows(const Problem& p, const Gradients& g, const Space<F>& s, Rows<F>
   memset(panel.grad_query, 0, rounded_up(p.D, step) * width<F> * sizeof(F));
   panel.any_spoiled = false;
   for (int i = 0; i < width<F>; ++i) {
-    panel.lse[i] = panel.delta[i] = 0, panel.spoiled[i] = 1;
+    panel.lse.set(i, 0), panel.delta[i] = 0, panel.spoiled[i] = 1;
     if (i >= panel.rows) continue;
     const Row& row = panel.row[i];
     auto at = [&](const Array& a) { return row_of(a, p, row.item, row.head, row.query); };
@@ -94,24 +95,11 @@ void begin_rows(const Problem& p, const Gradients& g, const Space<F>& s, Rows<F>
     const char *grad = at(g.output), *output = at(p.output);
     for (int64_t c = 0; c < p.V; ++c)
       delta += read(grad + c * g.output.column, g.output.type) * read(output + c * p.output.column, p.output.type);
-    panel.lse[i] = F(lse == -INFINITY ? 0 : lse * log2_e);  // a row that attends nothing has no weights to rebuild
+    panel.lse.set(i, lse);
     panel.delta[i] = F(delta);
     tame_row(at(p.query), p.query, p.D, s.D, panel.query_rows + i * s.D);
     if (!tame_row(grad, g.output, p.V, s.V, panel.grad_rows + i * s.V)) panel.spoiled[i] = NAN, panel.any_spoiled = true;
   }
-}
-
-// Scores become weights.
-template <int vectors, class F>
-[[gnu::noinline]] void rebuild(F* s, F factor, const F* lse, const Words<F>* words, int from, int to) {
-  constexpr int N = Lanes<F>::N;
-  for (int j = from; j < to; ++j)
-    for (int v = 0; v < vectors; ++v) {
-      F* at = s + j * width<F> + v * N;
-      Vector<F> p = exp2(load(at) * splat(factor) - load(lse + v * N));
-      if (words) p = may_attend(*words, j, v) ? p : splat(F(0));
-      store(at, p);
-    }
 }
 
 // Weights p and gradients of weights become gradients of scores: p * (dP - delta); of the bare ones, where `slope` is given.
@@ -166,7 +154,6 @@ void write_gradient(const Problem& p, const Array& a, int64_t item, int64_t head
   write_numbers(scratch, columns, out, a.type, a.column);
 }
 
-template <class F> using Rebuild = void (*)(F*, F, const F*, const Words<F>*, int, int);
 template <class F> using ScoreGradients = void (*)(F*, const F*, const F*, const Words<F>*, const F*, int, int);
 
 // One block of keys for one panel.
@@ -179,14 +166,13 @@ struct Block {
 template <class F>
 void panel_block(const Problem& p, const Gradients& g, const Space<F>& s, Rows<F>& panel, const Exponent<F>& e, const Block<F>& b,
                  const Words<F>* words, int from, int to, int64_t first_key) {
-  static constexpr Rebuild<F> rebuilds[] = {rebuild<1, F>, rebuild<2, F>, rebuild<3, F>};
   static constexpr ScoreGradients<F> gradients[] = {score_gradients<1, F>, score_gradients<2, F>, score_gradients<3, F>};
   const Pieces<F>& piece = pieces<F>(panel.rows);
   int shape = (panel.rows - 1) / Lanes<F>::N;
   F* slope = p.softcap ? s.slope : nullptr;
   piece.scores(b.keys, b.key_row, panel.query, p.D, s.scores, from, to);
   if (e.bend) piece.bend(s.scores, e.scale, F(p.softcap), p.bias ? s.bias : nullptr, from, to, slope);
-  rebuilds[shape](s.scores, e.factor, panel.lse, words, from, to);
+  piece.rebuild(s.scores, e.exact, panel.lse, words, from, to);
   piece.scores(b.values, b.value_row, panel.grad, p.V, s.grads, from, to);
   const F* weights = s.scores;
   if (p.dropout || panel.any_spoiled) {

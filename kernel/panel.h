@@ -140,6 +140,8 @@ template <class F> using Bend = void (*)(F*, F, F, const F*, int, int, F*);
 template <class F> using Mask = void (*)(F*, const Words<F>&, int, int);
 template <class F> using Exponentials = void (*)(F*, F, F*, F*, F*, int, int);
 
+template <class F> using Rebuild = void (*)(F*, double, const Logs<F>&, const Words<F>*, int, int);
+
 // The pieces for panels of one, two or three vectors.
 template <class F>
 struct Pieces {
@@ -148,13 +150,14 @@ struct Pieces {
   Bend<F> bend;
   Mask<F> mask;
   Exponentials<F> exponentials;
+  Rebuild<F> rebuild;
 };
 template <class F>
 const Pieces<F>& pieces(int rows) {
   static constexpr Pieces<F> all[3] = {
-      {score_tile<1, F>, value_tile<1, F>, bend_scores<1, F>, mask_scores<1, F>, exponentials<1, F>},
-      {score_tile<2, F>, value_tile<2, F>, bend_scores<2, F>, mask_scores<2, F>, exponentials<2, F>},
-      {score_tile<3, F>, value_tile<3, F>, bend_scores<3, F>, mask_scores<3, F>, exponentials<3, F>}};
+      {score_tile<1, F>, value_tile<1, F>, bend_scores<1, F>, mask_scores<1, F>, exponentials<1, F>, rebuild<1, F>},
+      {score_tile<2, F>, value_tile<2, F>, bend_scores<2, F>, mask_scores<2, F>, exponentials<2, F>, rebuild<2, F>},
+      {score_tile<3, F>, value_tile<3, F>, bend_scores<3, F>, mask_scores<3, F>, exponentials<3, F>, rebuild<3, F>}};
   return all[(rows - 1) / Lanes<F>::N];
 }
 
@@ -165,12 +168,13 @@ struct Exponent {
   bool bend;
   F scale, factor;   // applied to the dot product; to (score - peak)
   double to_natural; // peak times this is in the units of lse
+  double exact;      // `factor`, unrounded
 };
 template <class F>
 Exponent<F> exponent(const Problem& p) {
   double size = p.scale < 0 ? -p.scale : p.scale;
   bool plain = !p.softcap && !p.bias && size > 1e-30 && size < 1e30;
-  return plain ? Exponent<F>{false, 1, F(size * log2_e), size} : Exponent<F>{true, F(size), F(log2_e), 1};
+  return plain ? Exponent<F>{false, 1, F(size * log2_e), size, size * log2_e} : Exponent<F>{true, F(size), F(log2_e), 1, log2_e};
 }
 
 }  // namespace
