@@ -1,0 +1,309 @@
+"""`Recording`: what was seen of a model, its layers, its words, and how they read each other."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from regard.core.arguments import Array
+from regard.core.proof import Check
+from regard.recording.layer import Layer
+from regard.recording.links import LINK, Group, best, first_of, strongest
+from regard.recording.run import Run
+from regard.recording.words import Reader, Text, Word, WordError, find, plain, words
+
+By = Literal["lift", "weight"]
+
+
+class Recording:
+    """What a model attended to: each attention a `Look`, with tokens and names.
+
+    `regard.record` makes one, `regard.load` reads one from a file. What is asked speaks of the
+    last run, unless it is asked of another one of `runs`.
+
+    Attributes:
+        model: the model's name.
+        runs: a run is one outermost forward, or one generation.
+        unrecorded: name of a layer -> why it was not recorded.
+    """
+
+    def __init__(self, model: str, reader: Reader | None = None) -> None:
+        """Begin an empty recording; `reader` turns ids into texts."""
+        self.model = model
+        self.runs: list[Run] = []
+        self.unrecorded: dict[str, str] = {}
+        self._reader = reader or Reader()
+        self._single: dict[int, tuple[int, Recording]] = {}
+
+    # ------------------------------------------------------------------------------- what it is
+
+    @property
+    def run(self) -> Run:
+        """The last run, which everything else speaks of."""
+        if not self.runs:
+            raise ValueError("nothing is recorded yet: call the model inside the `with` block")
+        return self.runs[-1]
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The recorded attentions in the model's order, each a `Look`."""
+        return self.run.layers
+
+    def layer(self, number: int, kind: str | None = None) -> Layer:
+        """The attention of a layer by the model's own number.
+
+        Args:
+            number: as the model counts.
+            kind: "encoder", "decoder" or "cross", where the model has several with that number.
+
+        Raises:
+            KeyError: there is none, or there are several.
+        """
+        found = [x for x in self.layers if x.number == number and kind in (None, x.kind)]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            numbers = sorted({layer.number for layer in self.layers})
+            raise KeyError(f"layer {number}: not recorded; there are {numbers}")
+        raise KeyError(f"layer {number}: there are several: {[(x.kind, x.name) for x in found]}")
+
+    @property
+    def texts(self) -> list[Text]:
+        """The text of each item, padding included: the decoder's where there are two."""
+        return self.run.tokens[self.run.main].texts(self._reader)
+
+    @property
+    def tokens(self) -> list[list[str]]:
+        """A list of tokens for each item, as the tokenizer names them; settable."""
+        return [list(text.tokens) for text in self.texts]
+
+    @tokens.setter
+    def tokens(self, given: Sequence[Sequence[str]] | Sequence[str]) -> None:
+        one = bool(given) and isinstance(given[0], str)
+        lists: list[Any] = [given] if one else list(given)
+        stack = self.run.tokens[self.run.main]
+        if len(lists) != self.run.items or any(len(tokens) != stack.size for tokens in lists):
+            raise ValueError(
+                f"tokens: expected {self.run.items} lists of {stack.size}, "
+                f"received lengths {[len(tokens) for tokens in lists]}"
+            )
+        special = [text.special for text in self.texts]
+        named = [plain(list(tokens), known) for tokens, known in zip(lists, special, strict=True)]
+        stack.name(named, stack.real)
+        self._single.clear()
+
+    def __repr__(self) -> str:
+        if not self.runs:
+            return f"Recording of {self.model}: nothing yet"
+        run = self.run
+        size = run.tokens[run.main].size if run.tokens else 0
+        heads = {len(layer.heads) for layer in self.layers}
+        lines = [
+            f"Recording of {self.model}: {len(self.layers)} attentions of "
+            f"{' or '.join(map(str, sorted(heads)))} heads, {run.items} × {size} tokens"
+            + (f", {len(run.steps)} steps" if len(run.steps) > 1 else "")
+            + (f", the last of {len(self.runs)} runs" if len(self.runs) > 1 else "")
+        ]
+        if self.unrecorded:
+            lines.append(f"  not recorded: {', '.join(self.unrecorded)}")
+        if run.stopped:
+            lines.append(f"  {run.stopped}")
+        lines += [
+            "  a word       ['it'], .reads(word), .read_by(word)",
+            "  all words    .edges(top=100), .words(), .tokens",
+            "  heads        .heads(), one row a head",
+            "  layers       .layers, .layer(n).weights[item, head, query, key]",
+            "  parts        .item(i), .runs, .spans({name: word or (first, past)}), .rollout(word)",
+            "  elsewhere    .check(), .save(file), .show()",
+        ]
+        return "\n".join(lines)
+
+    def check(self) -> Check:
+        """The proof of the worst layer: the model's output beside what was recorded."""
+        checks = [layer.check() for layer in self.layers]
+        if not checks:
+            return Check(0.0, 0.0, 0.0, of="the model")
+        worst = max(checks, key=lambda check: check.relative / check.bound)
+        rows = max(check.rows for check in checks)
+        return Check(worst.output, worst.relative, rows, bound=worst.bound, of="the model")
+
+    # ------------------------------------------------------------------------------- items, words
+
+    def item(self, item: int) -> "Recording":
+        """One sequence alone, without its padding.
+
+        Raises:
+            IndexError: there is no such item.
+        """
+        if not 0 <= item < self.run.items:
+            raise IndexError(f"item {item}: expected 0..{self.run.items - 1}")
+        steps = len(self.run.forwards)
+        if item not in self._single or self._single[item][0] != steps:
+            one = Recording(self.model, self._reader)
+            one.unrecorded = self.unrecorded
+            one.runs = [self.run.item(item, self._reader)]
+            self._single[item] = (steps, one)
+        return self._single[item][1]
+
+    def words(self, item: int = 0) -> list[Word]:
+        """The words of an item: special tokens and padding are none."""
+        real = self.run.tokens[self.run.main].real[item]
+        return [w for w in words(self.texts[item], item) if real[list(w.positions)].all()]
+
+    def special(self, item: int = 0) -> Array:
+        """Which tokens are never ranked: special ones, and what stands in for a start token.
+
+        Causal models that are given no start token put on the first token what others put there.
+        """
+        special: Array = self.texts[item].special.copy()
+        real = np.flatnonzero(self.run.tokens[self.run.main].real[item])
+        if self.run.main == "decoder" and len(real):
+            special[real[0]] = True
+        return special
+
+    def __getitem__(self, word: str) -> Word:
+        """The word that a person means, all its pieces.
+
+        `seen["it"]`; `seen["it:2"]` is the second of several. As it is written first, then
+        whatever the case, then as the model's tokenizer knows it ("café" as "cafe").
+
+        Raises:
+            KeyError: no such word, or several: it lists them, each in its context.
+        """
+        if not isinstance(word, str):
+            raise TypeError(f"expected a word such as seen['it'], received {word!r}")
+        return find(word, self.texts, self._reader.normal)
+
+    def __contains__(self, word: object) -> bool:
+        try:
+            return isinstance(word, str) and bool(self[word])
+        except WordError as error:
+            return bool(error.choices)
+
+    # ------------------------------------------------------------------------------- links
+
+    def reads(
+        self,
+        word: Word | str,
+        by: By = "lift",
+        each: Literal["word", "head"] = "word",
+        layer: int | None = None,
+        head: int | None = None,
+    ) -> Array:
+        """What a word reads: its links to the other words, the best first.
+
+        Args:
+            word: a `Word`, or its name.
+            by: rank by "lift", the weight beyond what other rows give, or by bare "weight".
+            each: one line for each "word", its best head; or for each "head", its heaviest word.
+            layer: only this layer.
+            head: only this head of each layer.
+
+        Returns:
+            A structured array (item, layer, head, query, key, weight, baseline, by_distance);
+            query and key are the first positions of the words. Links without any lift to speak
+            of (NaN: no other row could be compared) come last.
+        """
+        return self._around(word, by, each, layer, head, reads=True)
+
+    def read_by(
+        self,
+        word: Word | str,
+        by: By = "lift",
+        each: Literal["word", "head"] = "word",
+        layer: int | None = None,
+        head: int | None = None,
+    ) -> Array:
+        """Which words read a word: the other way round of `reads`, with the same arguments."""
+        return self._around(word, by, each, layer, head, reads=False)
+
+    def edges(
+        self,
+        top: int | None = 100,
+        by: By = "lift",
+        layer: int | None = None,
+        head: int | None = None,
+    ) -> Array:
+        """The strongest links between words of the run, the best first.
+
+        Args:
+            top: how many; None for all.
+            by: rank by "lift" or "weight".
+            layer: only this layer.
+            head: only this head of each layer.
+
+        Returns:
+            A structured array (item, layer, head, query, key, weight, baseline, by_distance).
+        """
+        _expect("by", by, ("lift", "weight"))
+        found = [np.zeros(0, LINK)]
+        for item in range(self.run.items):
+            one = self.item(item)
+            groups = [word.positions for word in one.words()]
+            readers = [group for group in groups if one._asks(group)]
+            read = one._ranked(groups)
+            for shown in one._layers(layer):
+                rows = strongest(shown, readers, read, by, top, head)
+                found.append(self._placed(rows, item))
+        return best(np.concatenate(found), by, top)
+
+    def _around(
+        self, word: Word | str, by: By, each: str, layer: int | None, head: int | None, reads: bool
+    ) -> Array:
+        _expect("by", by, ("lift", "weight"))
+        _expect("each", each, ("word", "head"))
+        word = self[word] if isinstance(word, str) else word
+        one = self.item(word.item)
+        own = tuple(np.searchsorted(one.run.places[one.run.main], word.positions).tolist())
+        others = [w.positions for w in one.words() if not set(w.positions) & set(own)]
+        if reads:
+            readers, read = [own], one._ranked(others)
+        else:
+            readers, read = [group for group in others if one._asks(group)], [own]
+        if not all(map(one._asks, readers)):
+            raise ValueError(f"{word.text!r}: what it reads was not recorded")
+        found = [strongest(x, readers, read, by, head=head) for x in one._layers(layer)]
+        rows = np.concatenate([np.zeros(0, LINK), *found])
+        if each == "head":
+            rows = first_of(best(rows, "weight"), ("layer", "head"))
+        else:
+            rows = first_of(best(rows, by), ("key",) if reads else ("query",))
+        return self._placed(best(rows, by), word.item)
+
+    def _ranked(self, groups: Sequence[Group]) -> list[Group]:
+        """The words that may stand in a ranking of what is read."""
+        special = self.special()
+        return [group for group in groups if not special[list(group)].any()]
+
+    def _layers(self, number: int | None) -> list[Layer]:
+        """The self-attentions of the stack that the words are of."""
+        own = [layer for layer in self.layers if layer.kind == self.run.main]
+        if number is None:
+            return own
+        found = [layer for layer in own if layer.number == number]
+        if not found:
+            numbers = sorted({layer.number for layer in own})
+            raise ValueError(f"layer: expected one of {numbers}, received {number}")
+        return found
+
+    def _asks(self, group: Group) -> bool:
+        """Whether the rows of a word were recorded in all layers."""
+        return all(
+            layer.offset <= p < layer.offset + layer.shape[-2]
+            for layer in self._layers(None)
+            for p in group
+        )
+
+    def _placed(self, rows: Array, item: int) -> Array:
+        """Rows of one item as rows of the run: with its number, and padding counted."""
+        places = self.item(item).run.places[self.run.main]
+        rows["item"] = item
+        for name in ("query", "key"):
+            rows[name] = places[rows[name]]
+        return rows
+
+
+def _expect(name: str, given: str, known: Sequence[str]) -> None:
+    if given not in known:
+        wanted = " or ".join(repr(one) for one in known)
+        raise ValueError(f"{name}: expected {wanted}, received {given!r}")

@@ -1,0 +1,155 @@
+"""What a model's own call of attention means, as the arguments of `regard.attention`.
+
+Hugging Face hands every attention function the same things, but the functions read them each in
+its own way: `sdpa` is causal where no mask is given, `eager` never is, the flash functions take a
+mask of keys. A dense mask is kept as numbers where it is made of key ranges, as nearly all are.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from regard.core.arguments import Array
+
+Options = dict[str, Any]
+
+
+class NotRecordableError(Exception):
+    """Why an attention could not be recorded, in words."""
+
+
+def array(tensor: Any) -> Array:
+    """A torch tensor as a NumPy array, cut from its gradient; no copy where it is on the CPU."""
+    tensor = tensor.detach().cpu().resolve_neg()
+    if str(tensor.dtype) == "torch.bfloat16":
+        bits: Array = tensor.view(__import__("torch").int16).numpy()
+        return bits.view(ml_dtypes.bfloat16)
+    found: Array = tensor.numpy()
+    return found
+
+
+def translate(
+    implementation: str | None,
+    module: Any,
+    query: Any,
+    key: Any,
+    mask: Any,
+    given: dict[str, Any],
+    known: dict[int, tuple[Any, Any]],
+) -> Options:
+    """The arguments of `regard.attention` that mean what this call means.
+
+    Args:
+        implementation: the name of the function that was called: "sdpa", "eager", …
+        module: the attention module that called it.
+        query: (B, H, T, D), a tensor, as all that follow.
+        key: (B, G, S, D).
+        mask: what the function was given as attention mask.
+        given: its keyword arguments.
+        known: what masks of this forward were found to mean; layers share them.
+
+    Raises:
+        NotRecordableError: the call says something that cannot be said in our arguments.
+    """
+    name = implementation or "eager"
+    if name == "flex_attention" or name.startswith("paged|"):
+        raise NotRecordableError(f"the '{name}' attention keeps its mask in a form of its own")
+    rows, keys = query.shape[-2], key.shape[-2]
+    causal = given.get("is_causal")
+    causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
+    options: Options = {}
+    if given.get("scaling") is not None:
+        options["scale"] = float(given["scaling"])
+    if given.get("softcap") is not None:
+        options["softcap"] = float(given["softcap"])
+    sinks = given.get("s_aux")
+    if sinks is not None:
+        options["sinks"] = np.array(array(sinks.reshape(-1)), np.float64)
+    if given.get("position_bias") is not None:
+        options["bias"] = _once(known, given["position_bias"], array)[..., :keys]
+    if name.startswith("flash"):
+        return options | _flash(mask, causal, rows, keys, given, known)
+    if mask is not None:
+        meaning: Options = _once(known, mask, lambda mask: _meaning(array(mask)[..., :keys]))
+        if "bias" in options and "bias" in meaning:
+            meaning = {"bias": options["bias"] + meaning["bias"]}
+        return options | meaning
+    if name != "eager" and causal and rows > 1:
+        # As sdpa: the first query meets the first key, and keys after the last query do not exist.
+        return options | {"causal": True, "query_offset": 0}
+    return options
+
+
+def _flash(
+    mask: Any, causal: bool, rows: int, keys: int, given: dict[str, Any], known: dict[int, Any]
+) -> Options:
+    """The flash functions: a mask of keys, causality where the last query meets the last key."""
+    if any(given.get(name) is not None for name in ("cu_seq_lens_q", "cu_seq_lens_k")):
+        raise NotRecordableError("packed sequences under flash attention")
+    options: Options = {}
+    if mask is not None:
+        options |= _once(known, mask, lambda m: {"mask": array(m).astype(bool)[:, None, None]})
+    window = given.get("sliding_window")
+    if causal:
+        options |= {"causal": True, "query_offset": keys - rows}
+    if window is not None and window > 0:
+        before = int(window) - 1
+        options |= {"window": (before, 0 if causal else before), "query_offset": keys - rows}
+    return options
+
+
+def _once(known: dict[int, tuple[Any, Any]], given: Any, find: Callable[[Any], Any]) -> Any:
+    """Find out what a tensor means once a forward; its layers are handed the same object."""
+    if id(given) not in known:
+        known[id(given)] = (given, find(given))  # the tensor is held, so that its id stays its own
+    return known[id(given)][1]
+
+
+def _meaning(mask: Array) -> Options:
+    """A dense mask as the arguments that say the same."""
+    if mask.dtype == bool:
+        return compact(mask)
+    if mask.dtype.kind in "iu":
+        raise NotRecordableError(f"a mask of {mask.dtype}, neither booleans nor numbers to add")
+    lowest = ml_dtypes.finfo(mask.dtype).min  # type: ignore[no-untyped-call]
+    allowed = mask == 0
+    if (allowed | (mask <= lowest)).all():
+        return compact(allowed)
+    return {"bias": np.array(mask.reshape((1,) * (4 - mask.ndim) + mask.shape))}
+
+
+def compact(mask: Array) -> Options:
+    """A boolean mask (B, H, T, S) as key ranges, with a mask of keys if need be, or as it is.
+
+    A row's keys need not stand side by side; it is enough that no other key that *any* row of the
+    item may attend stands between them. So causal masks with padding left, right or in the middle,
+    windows and chunks all come down to two numbers a row.
+
+    >>> causal = np.tril(np.ones((1, 1, 3, 3), bool))
+    >>> compact(causal)["ranges"]
+    (array([[0, 0, 0]]), array([[1, 2, 3]]))
+    """
+    mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+    mask = mask[
+        tuple(slice(0, 1 if s == 0 and i < 2 else None) for i, s in enumerate(mask.strides))
+    ]
+    if mask.shape[1] > 1 or 0 in mask.shape:
+        return {"mask": np.array(mask)}
+    plane = mask[:, 0]
+    count = np.count_nonzero(plane, axis=-1)  # (B, T)
+    first = np.where(count, plane.argmax(axis=-1), 0)
+    past = np.where(count, plane.shape[-1] - plane[..., ::-1].argmax(axis=-1), 0)
+    used: Array = np.asarray(plane.any(axis=-2))  # (B, S)
+    before = np.zeros((len(used), used.shape[-1] + 1), np.int64)
+    np.cumsum(used, axis=-1, out=before[:, 1:])
+    within = np.take_along_axis(before, past, -1) - np.take_along_axis(before, first, -1)
+    if not (within == count).all():
+        return {"mask": np.array(mask)}
+    if not first.any() and (past == plane.shape[-1]).all():
+        return {} if used.all() else {"mask": used[:, None, None]}
+    ranges: Options = {"ranges": (first.astype(np.int64), past.astype(np.int64))}
+    if (past - first == count).all():
+        return ranges
+    return ranges | {"mask": used[:, None, None]}

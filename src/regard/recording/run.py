@@ -1,0 +1,192 @@
+"""One run of a model: all its attentions, the tokens they are about, and the steps it took."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from regard.core.arguments import Array
+from regard.recording.layer import Kept, Layer, cut, reached
+from regard.recording.stitch import Track
+from regard.recording.words import Reader, Text
+
+# An attention is known by its module, and by how often the module was called before in a forward.
+Place = tuple[str, int]
+
+
+class Tokens:
+    """The tokens of one stack of layers (encoder or decoder): ids and padding, step by step."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._ids: list[Array] = []
+        self._real: list[Array] = []
+        self._texts: list[Text] | None = None
+
+    def append(self, rows: int, ids: Array | None, real: Array | None, items: int) -> None:
+        """Add a step: (B, T) ids if they are known, (B, T) booleans that are False for padding."""
+        self._ids.append(np.full((items, rows), -1) if ids is None else ids)
+        self._real.append(np.ones((items, rows), bool) if real is None else real)
+        self.size += rows
+        self._texts = None
+
+    @property
+    def real(self) -> Array:
+        """(B, T), False for padding."""
+        self._real = [np.concatenate(self._real, axis=1)]
+        return self._real[0]
+
+    def texts(self, reader: Reader) -> list[Text]:
+        """The text of each item, padding included."""
+        if self._texts is None:
+            self._ids = [np.concatenate(self._ids, axis=1)]
+            self._texts = [
+                reader.text(None if (ids < 0).all() else ids.tolist(), self.size)
+                for ids in self._ids[0]
+            ]
+        return self._texts
+
+    def name(self, texts: Sequence[Text], real: Array | None = None) -> "Tokens":
+        """Set the texts themselves."""
+        self.size = len(texts[0]) if texts else 0
+        self._texts = list(texts)
+        if real is not None or not self._real:
+            self._real = [np.ones((len(texts), self.size), bool) if real is None else real]
+        return self
+
+
+class Step:
+    """One forward of a run."""
+
+    def __init__(self, run: "Run", number: int) -> None:
+        self._run, self.number = run, number
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The attentions of this forward alone: its rows, and the keys there were."""
+        return self._run.layers_of_step(self.number)
+
+    def __repr__(self) -> str:
+        shapes = sorted({layer.shape for layer in self.layers})
+        return f"Step {self.number}: {len(self.layers)} attentions of {shapes}"
+
+
+class Run:
+    """One outermost forward of a model, or one generation.
+
+    Attributes:
+        stopped: why recording ended before the run did; empty if it did not.
+    """
+
+    def __init__(self, tracks: Iterable[tuple[Place, Track]] = ()) -> None:
+        self.tracks = dict(tracks)
+        self.tokens: dict[str, Tokens] = {}  # by the kind of layer: encoder, decoder
+        self.apart: dict[int, dict[Place, Kept]] = {}  # steps that could not be joined, by number
+        self.forwards: list[dict[Place, int]] = []  # for each step: which cut of which track
+        self.stopped = ""
+        self.places: dict[str, Array] = {}  # of one item: where its tokens stood in the batch
+        self._layers: list[Layer] | None = None
+
+    def begin_step(self) -> None:
+        """A further forward begins."""
+        self.forwards.append({})
+
+    def add(self, place: Place, track: Track) -> None:
+        """Add an attention of the forward that is under way.
+
+        One that does not go on from the steps before it is kept apart.
+        """
+        if place in self.tracks:
+            self.apart.setdefault(len(self.forwards) - 1, {})[place] = track.kept()
+        else:
+            self.tracks[place] = track
+            self.grow(place)
+        self._layers = None
+
+    def grow(self, place: Place) -> None:
+        """Note that an attention went on in the forward that is under way."""
+        self.forwards[-1][place] = len(self.tracks[place].cuts) - 1
+        self._layers = None
+
+    def real_now(self, kind: str, rows: int) -> Array | None:
+        """Which of the newest rows are no padding, (B, T); None if all."""
+        real = self.tokens[self._stacks(kind)[0]].real[:, -rows:] if rows else None
+        return None if real is None or real.all() else real
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of what is kept."""
+        apart = sum(kept.nbytes for step in self.apart.values() for kept in step.values())
+        return apart + sum(track.nbytes for track in self.tracks.values())
+
+    @property
+    def main(self) -> str:
+        """The stack of layers that words are looked up in: the decoder where there is one."""
+        return "decoder" if "decoder" in self.tokens else "encoder"
+
+    @property
+    def items(self) -> int:
+        """How many sequences ran side by side."""
+        return len(self.tokens[self.main].real) if self.tokens else 0
+
+    @property
+    def steps(self) -> list[Step]:
+        """The forwards of this run, in order."""
+        return [Step(self, number) for number in range(len(self.forwards))]
+
+    @property
+    def layers(self) -> list[Layer]:
+        """Each attention over all steps that could be joined, in the model's order."""
+        if self._layers is None:
+            self._layers = [self._layer(track.kept()) for track in self.tracks.values()]
+        return self._layers
+
+    def layers_of_step(self, number: int) -> list[Layer]:
+        """The attentions of one forward."""
+        found = [
+            self._layer(self.tracks[place].step(place_cut))
+            for place, place_cut in self.forwards[number].items()
+        ]
+        return found + [self._layer(kept) for kept in self.apart.get(number, {}).values()]
+
+    def item(self, item: int, reader: Reader) -> "Run":
+        """One sequence alone, without its padding; its arrays have no batch axis.
+
+        Padding that the model did read, though it was told not to, stays: no weight gets lost.
+        """
+        kept_tokens = {kind: tokens.real[item].copy() for kind, tokens in self.tokens.items()}
+        for track in self.tracks.values():
+            rows, keys = self._stacks(track.kept().kind)
+            kept_tokens[keys] |= reached(track.kept(), item, self.tokens[rows].real[item])
+        real = {kind: np.flatnonzero(kept) for kind, kept in kept_tokens.items()}
+        tracks = []
+        for place, track in self.tracks.items():
+            kept = track.kept()
+            rows, keys = self._stacks(kept.kind)
+            offset, count = _offset(kept), kept.query.shape[-2]
+            at = real[rows] - offset
+            of_rows = at[(at >= 0) & (at < count)]
+            before = int(np.count_nonzero(at < 0))
+            tracks.append((place, Track(cut(kept, item, of_rows, real[keys], before))))
+        found = Run(tracks)
+        found.forwards = [{place: 0 for place, _ in tracks}]
+        found.places = real
+        for kind, tokens in self.tokens.items():
+            found.tokens[kind] = Tokens().name([tokens.texts(reader)[item].part(real[kind])])
+        return found
+
+    def _stacks(self, kind: str) -> tuple[str, str]:
+        """Whose tokens the rows of a layer are, and whose its keys."""
+        return ("decoder", "encoder") if kind == "cross" else (kind, kind)
+
+    def _layer(self, kept: Kept) -> Layer:
+        rows, _ = self._stacks(kept.kind)
+        real = None
+        if rows in self.tokens and kept.query.ndim == 4:
+            real = self.tokens[rows].real[:, _offset(kept) :][:, : kept.query.shape[-2]]
+            real = None if real.all() else real
+        return Layer(kept, real)
+
+
+def _offset(kept: Kept) -> int:
+    """The position of the first row that was kept."""
+    return int(np.max(kept.options.get("query_offset", 0), initial=0))
