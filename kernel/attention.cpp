@@ -247,7 +247,8 @@ int tile_any(const Problem& p, const Tile& t, const Unit& unit, char* workspace)
 }  // namespace
 
 extern const Backward REGARD_NAMED(backward_);
+extern const Looks REGARD_NAMED(looks_);
 extern const Kernel REGARD_NAMED(kernel_) = {REGARD_NAME, rows_per_unit, panel_rows, workspace_bytes, forward_any, tile_any,
-                                             &REGARD_NAMED(backward_)};
+                                             &REGARD_NAMED(backward_), &REGARD_NAMED(looks_)};
 
 }  // namespace regard

@@ -72,6 +72,23 @@ struct Part {
   int64_t key_begin, key_end;
 };
 
+// What all rows of each item and head give together, and how spread each row is: one pass over all weights, given lse. Sums and
+// counts are float64 and int64; those of rows that are not `real` (padding) are left out everywhere but in `entropy`.
+struct Sums {
+  Array real;                      // boolean (…, T), or absent
+  Array received, seen;            // (…, H, S), by key: weight, and how many rows may attend
+  Array along, met;                // (…, H, T + S - 1), by key - row + T - 1
+  Array entropy;                   // (…, H, T), in nats
+  Array row_ids, key_ids, same;    // (…, T), (…, S) and (…, H): weight on keys whose id is the row's own; or absent
+};
+
+// The keys of each row that have the most weight, or, where sums are given, the most beyond what other rows give.
+struct Top {
+  const Sums* beyond = nullptr;    // received, seen, along, met and real; null: by weight
+  int64_t k = 0;
+  Array weights, positions;        // (…, H, T, k); where a row has fewer keys: 0 and -1
+};
+
 constexpr int attends_bad_bias = 1;  // a row attends a bias that is +inf or NaN
 
 // What one instruction set offers: its object defines this table and nothing else.
@@ -83,6 +100,7 @@ struct Kernel {
   int (*forward)(const Problem&, const Unit&, char* workspace);
   int (*tile)(const Problem&, const Tile&, const Unit&, char* workspace);
   const struct Backward* backward;
+  const struct Looks* looks;
 };
 
 // The same for gradients.
@@ -92,11 +110,20 @@ struct Backward {
   void (*part)(const Problem&, const Gradients&, const Part&, char* workspace);
 };
 
+// And for looks; one item and head at a time.
+struct Looks {
+  size_t (*workspace)(const Problem&, int64_t k);
+  void (*sums)(const Problem&, const Sums&, int64_t item, int64_t head, char* workspace);
+  void (*top)(const Problem&, const Top&, int64_t item, int64_t head, char* workspace);
+};
+
 extern const Kernel kernel_portable;
 extern const Backward backward_portable;
+extern const Looks looks_portable;
 #if defined(__x86_64__)
 extern const Kernel kernel_avx2, kernel_avx512;
 extern const Backward backward_avx2, backward_avx512;
+extern const Looks looks_avx2, looks_avx512;
 #endif
 
 static inline const char* at_item(const Array& array, const Problem& p, int64_t item) {

@@ -286,6 +286,71 @@ void backward_call(const In& query, const In& key, const In& value, const In& ou
   without_gil([&] { return backward(p, g, to_sinks, interrupted); });
 }
 
+// The arrays of `sums`, all of one head's numbers contiguous or not, none broadcast.
+Sums sums_of(Problem& p, const In& real, const Out& received, const Out& seen, const Out& along, const Out& met) {
+  auto by = [&](const Out& a, const char* name, int64_t size, Type type) {
+    if (int(a.ndim()) != p.batch_axes + 2) bad_shape(name);
+    Array to = operand(a, p, name, {p.H, size}, {&Array::head, &Array::column});
+    expect(to, {type}, name);
+    return to;
+  };
+  Sums out;
+  if (real.is_valid()) {
+    out.real = operand(real, p, "real", {p.T}, {&Array::row}, true);
+    expect(out.real, {boolean}, "real");
+  }
+  int64_t distances = p.T + p.S > 0 ? p.T + p.S - 1 : 0;
+  out.received = by(received, "received", p.S, float64), out.seen = by(seen, "seen", p.S, int64);
+  out.along = by(along, "along", distances, float64), out.met = by(met, "met", distances, int64);
+  return out;
+}
+
+Problem looked_at(const In& query, const In& key, const In& lse) {
+  Problem p = problem_of(query, key);
+  p.lse = operand(lse, p, "lse", {p.H, p.T}, {&Array::head, &Array::row});
+  expect(p.lse, {float64, p.query.type == float64 ? float64 : float32}, "lse");
+  return p;
+}
+
+void sums_call(const In& query, const In& key, const In& lse, const In& real, const Out& received, const Out& seen, const Out& along,
+               const Out& met, const Out& entropy, const In& row_ids, const In& key_ids, const Out& same, REGARD_RULE) {
+  Problem p = looked_at(query, key, lse);
+  set_rule(p, REGARD_RULE_VALUES);
+  Sums out = sums_of(p, real, received, seen, along, met);
+  out.entropy = operand(entropy, p, "entropy", {p.H, p.T}, {&Array::head, &Array::row});
+  expect(out.entropy, {float64}, "entropy");
+  if (same.is_valid()) {
+    if (!row_ids.is_valid() || !key_ids.is_valid()) bad_shape("same (needs row_ids and key_ids)");
+    out.same = operand(same, p, "same", {p.H}, {&Array::head});
+    out.row_ids = operand(row_ids, p, "row_ids", {p.T}, {&Array::row}, true);
+    out.key_ids = operand(key_ids, p, "key_ids", {p.S}, {&Array::column}, true);
+    expect(out.same, {float64}, "same");
+    expect(out.row_ids, {int64}, "row_ids");
+    expect(out.key_ids, {int64}, "key_ids");
+  }
+  without_gil([&] { return p.T && p.S ? sums(p, out, interrupted) : 0; });
+}
+
+void top_call(const In& query, const In& key, const In& lse, const In& real, const Out& received, const Out& seen, const Out& along,
+              const Out& met, const Out& weights, const Out& positions, REGARD_RULE) {
+  Problem p = looked_at(query, key, lse);
+  set_rule(p, REGARD_RULE_VALUES);
+  Top out;
+  if (int(weights.ndim()) != p.batch_axes + 3 || int(positions.ndim()) != p.batch_axes + 3) bad_shape("weights or positions");
+  out.k = weights.shape(p.batch_axes + 2);
+  out.weights = operand(weights, p, "weights", {p.H, p.T, out.k}, {&Array::head, &Array::row, &Array::column});
+  out.positions = operand(positions, p, "positions", {p.H, p.T, out.k}, {&Array::head, &Array::row, &Array::column});
+  expect(out.weights, {p.query.type == float64 ? float64 : float32}, "weights");
+  expect(out.positions, {int64}, "positions");
+  if (out.k < 1) bad_shape("weights (k)");
+  Sums beyond;
+  if (received.is_valid()) {
+    beyond = sums_of(p, real, received, seen, along, met);
+    out.beyond = &beyond;
+  }
+  without_gil([&] { return p.T && p.S ? top(p, out, interrupted) : 0; });
+}
+
 }  // namespace
 
 NB_MODULE(_kernel, m) {
@@ -301,6 +366,15 @@ NB_MODULE(_kernel, m) {
         nb::arg("grad_lse").none().noconvert(), nb::arg("grad_query").noconvert(), nb::arg("grad_key").noconvert(),
         nb::arg("grad_value").noconvert(), nb::arg("grad_bias").none().noconvert(), nb::arg("grad_sinks").none().noconvert(),
         REGARD_RULE_ARGUMENTS, nb::arg("dropout"), nb::arg("seed"));
+  m.def("sums", sums_call, nb::arg("query").noconvert(), nb::arg("key").noconvert(), nb::arg("lse").noconvert(),
+        nb::arg("real").none().noconvert(), nb::arg("received").noconvert(), nb::arg("seen").noconvert(),
+        nb::arg("along").noconvert(), nb::arg("met").noconvert(), nb::arg("entropy").noconvert(),
+        nb::arg("row_ids").none().noconvert(), nb::arg("key_ids").none().noconvert(), nb::arg("same").none().noconvert(),
+        REGARD_RULE_ARGUMENTS);
+  m.def("top", top_call, nb::arg("query").noconvert(), nb::arg("key").noconvert(), nb::arg("lse").noconvert(),
+        nb::arg("real").none().noconvert(), nb::arg("received").none().noconvert(), nb::arg("seen").none().noconvert(),
+        nb::arg("along").none().noconvert(), nb::arg("met").none().noconvert(), nb::arg("weights").noconvert(),
+        nb::arg("positions").noconvert(), REGARD_RULE_ARGUMENTS);
   m.def("calls", [] { return nb::make_tuple(calls().forward, calls().backward, calls().tile); });
   m.def("threads", threads);
   m.def("set_threads", set_threads, nb::arg("count"));

@@ -181,4 +181,22 @@ int backward(const Problem& p, const Gradients& g, double* sinks, bool (*poll)()
   return whole ? 0 : -1;
 }
 
+// Both look at one item and head at a time, so that nothing is summed by two threads.
+template <class Run>
+static int over_heads(const Problem& p, int64_t k, bool (*poll)(), const Run& run) {
+  ++tiles;
+  size_t bytes = kernel().looks->workspace(p, k);
+  double operations = double(p.B) * p.H * p.T * p.S * (p.D + 16);
+  return spread(p.B * p.H, threads_for(operations), poll,
+                [&](int64_t n) { run(n / p.H, n % p.H, workspace(bytes)); }) ? 0 : -1;
+}
+
+int sums(const Problem& p, const Sums& out, bool (*poll)()) {
+  return over_heads(p, 0, poll, [&](int64_t item, int64_t head, char* space) { kernel().looks->sums(p, out, item, head, space); });
+}
+
+int top(const Problem& p, const Top& out, bool (*poll)()) {
+  return over_heads(p, out.k, poll, [&](int64_t item, int64_t head, char* space) { kernel().looks->top(p, out, item, head, space); });
+}
+
 }  // namespace regard

@@ -16,6 +16,9 @@ int forward(const Problem&, bool (*poll)());
 int tile(const Problem&, const Tile&, bool (*poll)());
 int backward(const Problem&, const Gradients&, double* sinks, bool (*poll)());  // sinks: (H,), or null
 
+int sums(const Problem&, const Sums&, bool (*poll)());
+int top(const Problem&, const Top&, bool (*poll)());
+
 // How often each has run since the start: proof, for tests, of who computed.
 struct Calls { uint64_t forward, backward, tile; };
 Calls calls();

@@ -39,8 +39,7 @@ int plain_row(const Problem& p, const Row& row) {
         if (!(b < INFINITY)) flags |= attends_bad_bias;
       }
       any = true;
-      if (s != s) { peak = s; break; }  // a NaN is the whole row's
-      if (s > peak) peak = s;
+      if (s > peak || s != s) peak = s;  // a NaN stays: it is the whole row's
     }
   for (int64_t c = 0; c < p.V; ++c) write(output + c * p.output.column, p.output.type, 0);
   double lse = any ? NAN : sink;
