@@ -6,7 +6,8 @@ import numpy as np
 
 from regard.core.arguments import BFLOAT16, Array
 from regard.core.call import Call, Rule
-from regard.core.tiles import Part
+from regard.core.indexing import position_of
+from regard.core.tiles import part
 
 
 def once(array: Array) -> Array:
@@ -44,19 +45,29 @@ def without(call: Call, keys: Array, sink: bool) -> Call:
     return call._replace(rule=rule)
 
 
-def row(part: Part, number: int) -> dict[str, Any]:
+def row(
+    call: Call, lse: Array, query: Any, head: Any, item: int | tuple[int, ...]
+) -> dict[str, Any]:
     """One row of one head as arguments of `regard.steps`: who may attend becomes one mask."""
-    one, rule = slice(number, number + 1), part.rule
-    rows, keys = part.query.shape[-2], part.key.shape[-2]
+    *batch, heads, rows, keys = call.shape
+    place = item if isinstance(item, tuple) else (item,)
+    if not place and set(batch) <= {1}:
+        place = (0,) * len(batch)
+    if len(place) != len(batch):
+        raise IndexError(f"item: expected one of a batch {tuple(batch)}, received {item!r}")
+    at = tuple(position_of(i, n, "item") for i, n in zip(place, batch, strict=True))
+    one = part(call, lse, at).head(position_of(head, heads, "head"))
+    number = position_of(query, rows, "query")
+    span, rule = slice(number, number + 1), one.rule
     bias = rule.bias
     if bias is not None:
         bias = bias.view(BFLOAT16) if bias.dtype == np.uint16 else bias
-        bias = np.broadcast_to(bias, (1, rows, keys))[0, one]
+        bias = np.broadcast_to(bias, (1, rows, keys))[0, span]
     return {
-        "query": part.query[0, one],
-        "key": part.key[0],
-        "value": part.value[0],
-        "mask": part.tile("allowed", one, slice(0, keys))[0],
+        "query": one.query[0, span],
+        "key": one.key[0],
+        "value": one.value[0],
+        "mask": one.tile("allowed", span, slice(0, keys))[0],
         "bias": bias,
         "sinks": rule.sinks,
         "softcap": rule.softcap or None,

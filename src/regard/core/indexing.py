@@ -27,7 +27,7 @@ PAIRS = 1 << 20
 
 
 def positions_of(value: Any, size: int, name: str) -> Array:
-    """The positions that an int, a slice, a Word or a 1-D list means, in its order.
+    """The positions that an int, a slice, a Word or a 1-D list means, in its order; 0-d for an int.
 
     >>> positions_of(slice(-2, None), 7, "keys").tolist()
     [5, 6]
@@ -37,10 +37,18 @@ def positions_of(value: Any, size: int, name: str) -> Array:
     if value is not Ellipsis:
         (positions,), shape = mesh((value,), (size,), (name,))
         if len(shape) < 2:
-            return positions.reshape(-1)
+            return positions.reshape(shape)
     raise IndexError(
         f"{name}: expected an int, a slice, a Word or a list of positions, received {value!r}"
     )
+
+
+def position_of(value: Any, size: int, name: str) -> int:
+    """The one position that is meant."""
+    positions = positions_of(value, size, name)
+    if positions.size != 1:
+        raise IndexError(f"{name}: expected one position, received {positions.tolist()}")
+    return int(positions.reshape(-1)[0])
 
 
 def mesh(
@@ -200,7 +208,7 @@ class Pairs:
         return self._grid(some_lines, some_keys)[line.reshape(lines.shape), key.reshape(keys.shape)]
 
     def _scattered(self, lines: Array, keys: Array, out: Array) -> None:
-        """Pairs that form no grid, line by line; a bounded number of them at once."""
+        """Pairs that form no grid: as many grids, each of which holds little but what is wanted."""
         if out.size > PAIRS:
             axis = int(np.argmax(out.shape))
             halves = (np.array_split(array, 2, axis) for array in (lines, keys, out))
@@ -210,10 +218,18 @@ class Pairs:
         lines, keys = lines.reshape(-1), keys.reshape(-1)
         numbers = np.empty(out.size, self.dtype)
         order = np.argsort(lines, kind="stable")
-        for begin, end, line, _ in runs(lines[order], gap=0):
-            chosen = order[begin:end]
+        rising = lines[order]
+        ends = np.flatnonzero(np.diff(rising, append=-1)) + 1  # where the pairs of a line end
+        pieces = [(a, min(a + 64, len(ends))) for a in range(0, len(ends), 64)]
+        while pieces:
+            a, b = pieces.pop()
+            chosen = order[ends[a - 1] if a else 0 : ends[b - 1]]
+            some_lines, line = np.unique(lines[chosen], return_inverse=True)
             some_keys, key = np.unique(keys[chosen], return_inverse=True)
-            numbers[chosen] = self._grid(np.array([line]), some_keys)[0, key]
+            if b - a > 1 and len(some_lines) * len(some_keys) > max(CHEAP, 4 * len(chosen)):
+                pieces += [(a, (a + b) // 2), ((a + b) // 2, b)]
+            else:
+                numbers[chosen] = self._grid(some_lines, some_keys)[line, key]
         out[...] = numbers.reshape(out.shape)
 
     def _grid(self, lines: Array, keys: Array) -> Array:

@@ -15,11 +15,17 @@ from regard.core import changed, summaries
 from regard.core.arguments import Array
 from regard.core.attention import compute, door
 from regard.core.call import Call, check
-from regard.core.indexing import Tile, View, positions_of, refuse_over, size_in_words
+from regard.core.indexing import (
+    Tile,
+    View,
+    positions_of,
+    refuse_over,
+    size_in_words,
+)
 from regard.core.proof import BOUNDS, Check, differences
 from regard.core.steps import Steps, steps
 from regard.core.summaries import Sums, Top
-from regard.core.tiles import Part, part
+from regard.core.tiles import Part
 
 
 def look(
@@ -112,11 +118,8 @@ class Look:
         self._lse = lse
         self.output: Any = self._shaped(output)
         self.lse = self._shaped(lse)
-        self.real_rows = (
-            None
-            if real_rows is None
-            else np.broadcast_to(np.asarray(real_rows, dtype=bool), (*call.batch, call.shape[-2]))
-        )
+        rows = (*call.batch, call.shape[-2])
+        self.real_rows = None if real_rows is None else np.broadcast_to(real_rows, rows)
         self.removed: Array | None = None
         self.query_labels: list[str] | None = None
         self.key_labels: list[str] | None = None
@@ -169,18 +172,15 @@ class Look:
         Raises:
             ValueError: not as many names as positions.
         """
-        for name, given, size in zip(
-            ("queries", "keys"), (queries, keys), self.shape[-2:], strict=True
-        ):
-            if given is not None and len(given) != size:
+        rows, size = self.shape[-2:]
+        for name, given, expected in (("queries", queries, rows), ("keys", keys, size)):
+            if given is not None and len(given) != expected:
                 raise ValueError(
-                    f"{name}: expected {size} labels, received {len(given)} "
-                    f"(there are {self.shape[-2]} queries and {self.shape[-1]} keys)"
+                    f"{name}: expected {expected} labels, received {len(given)} "
+                    f"(there are {rows} queries and {size} keys)"
                 )
-        if queries is not None:
-            self.query_labels = [str(name) for name in queries]
-        if keys is not None:
-            self.key_labels = [str(name) for name in keys]
+        self.query_labels = self.query_labels if queries is None else list(map(str, queries))
+        self.key_labels = self.key_labels if keys is None else list(map(str, keys))
         return self
 
     # ------------------------------------------------------------------------------- every pair
@@ -237,12 +237,10 @@ class Look:
         """
         return summaries.sums(self.call, self._lse, self.real_rows)
 
-    # --------------------------------------------------------------------------------- each row
-
     @property
     def sink(self) -> Array:
         """The weight that each row gives to its head's sink, (B…, H, T); 0 without sinks."""
-        return self._shaped(self._sink().astype(self._lse.dtype))
+        return self._answer(summaries.sink(self.call, self._lse))
 
     def top(self, k: int, by: Literal["weight", "lift"] = "weight", rows: Any = None) -> Top:
         """The k keys of each row that have the most weight, or that have it beyond the others'.
@@ -271,23 +269,16 @@ class Look:
         if k < 1:
             raise ValueError(f"k: expected at least 1, received {k}")
         *lead, queries, _ = self.call.shape
-        wanted = None if rows is None else positions_of(rows, queries, "rows")
-        count = queries if wanted is None else len(wanted)
+        wanted = positions_of(slice(None) if rows is None else rows, queries, "rows")
         # three arrays: weights and baseline, and positions of 8 bytes
-        refuse_over(self.limit, f"top({k})", (*lead, count, k), 2 * self._lse.dtype.itemsize + 8)
-        some = None if wanted is None else np.unique(wanted)
+        itemsize = 2 * self._lse.dtype.itemsize + 8
+        refuse_over(self.limit, f"top({k})", (*lead, wanted.size, k), itemsize)
+        some, order = np.unique(wanted, return_inverse=True)
         found = summaries.top(
             self.call, self._lse, self.real_rows, self.sums, k, by == "lift", some
         )
-        if wanted is not None and some is not None:
-            order = np.searchsorted(some, wanted)
-            if (
-                np.ndim(rows) == 0
-                and not isinstance(rows, slice)
-                and not hasattr(rows, "positions")
-            ):
-                order = order[0]
-            found = Top(*(array[..., order, :] for array in found))
+        if rows is not None:
+            found = Top(*(array[..., order.reshape(wanted.shape), :] for array in found))
         return Top(*map(self._shaped, found))
 
     def entropy(self) -> Array:
@@ -305,8 +296,6 @@ class Look:
         """
         keys = positions_of(positions, self.call.shape[-1], "positions")
         return self._answer(summaries.mass(self.call, self._lse, keys))
-
-    # --------------------------------------------------------------------------------- each key
 
     def received(self, mean: bool = False) -> Array:
         """The weight that each key gets from all rows together: (B…, H, S).
@@ -341,8 +330,6 @@ class Look:
             summaries.carry(self.call, self._lse, given[None] if self.call.flat else given)
         )
 
-    # ------------------------------------------------------------------------------- as a whole
-
     def distance(self, edges: ArrayLike | None = None) -> tuple[Array, Array]:
         """How the weight is shared out by signed distance, key - (query + query_offset).
 
@@ -354,15 +341,10 @@ class Look:
             `(edges, share)`, share (B…, H, bins): parts of all weight on keys; those of distances
             outside of the edges are in no bin. NaN where there is no weight at all.
         """
-        if edges is None:
-            every = summaries.every_distance(self.call)
-            refuse_over(self.limit, "distance()", (*self.call.shape[:-2], len(every)), 8)
-            cuts = np.asarray(every)
-        else:
-            cuts = np.asarray(edges)
-            if cuts.ndim != 1 or len(cuts) < 2 or not (np.diff(cuts) > 0).all():
-                raise ValueError(f"edges: expected two or more rising numbers, received {edges!r}")
-        return cuts, self._answer(summaries.distances(self.call, self.sums, cuts))
+        cuts = summaries.bins(self.call, edges)
+        refuse_over(self.limit, "distance()", (*self.call.shape[:-2], len(cuts) - 1), 8)
+        share = summaries.distances(self.call, self.sums, np.asarray(cuts))
+        return np.asarray(cuts), self._answer(share)
 
     def map(self, rows: int, columns: int, how: Literal["mean", "max"] = "mean") -> Array:
         """All weights in a few cells: (B…, H, rows, columns), cut at floor(i · T / rows).
@@ -386,10 +368,9 @@ class Look:
             output, and that of a row's sum from 1 - sink (from 0 where a row may attend nothing).
             Rows of padding are left out. Printed, it is one line.
         """
-        found = differences(self.call, self._lse, self._sink(), self._output, self.real_rows)
+        sink = summaries.sink(self.call, self._lse)
+        found = differences(self.call, self._lse, sink, self._output, self.real_rows)
         return Check(*found, bound=BOUNDS[self.call.dtype], renormalised=self.removed is not None)
-
-    # ------------------------------------------------------------------------------------ what if
 
     def without(self, positions: Any, sink: bool = False) -> "Look":
         """Mask some keys and compute all again: output, lse and weights as if they were not there.
@@ -409,8 +390,6 @@ class Look:
         left.removed = self.mass(positions) + (self.sink if sink else 0)
         return left
 
-    # ------------------------------------------------------------------------------------ one row
-
     def steps(self, query: Any, head: int = 0, item: int | tuple[int, ...] = ()) -> Steps:
         """The calculation of one row, step by step, in float64: `regard.steps` of that row.
 
@@ -419,15 +398,7 @@ class Look:
             head: a query head.
             item: the batch item, where there are several.
         """
-        *batch, heads, queries, _ = self.call.shape
-        place = item if isinstance(item, tuple) else (item,)
-        if not place and set(batch) <= {1}:
-            place = (0,) * len(batch)
-        if len(place) != len(batch):
-            raise IndexError(f"item: expected one of a batch {tuple(batch)}, received {item!r}")
-        at = tuple(_one(i, n, "item") for i, n in zip(place, batch, strict=True))
-        one = part(self.call, self._lse, at).head(_one(head, heads, "head"))
-        return steps(**changed.row(one, _one(query, queries, "query")))
+        return steps(**changed.row(self.call, self._lse, query, head, item))
 
     # ------------------------------------------------------------------------------------- inside
 
@@ -439,14 +410,6 @@ class Look:
         """A sum as the caller gets it: in the weights' dtype, without a head axis nobody gave."""
         return self._shaped(array.astype(self._lse.dtype, copy=False))
 
-    def _sink(self) -> Array:
-        logits = self.call.rule.sinks
-        if logits is None:
-            return np.zeros(self._lse.shape)
-        with np.errstate(invalid="ignore"):
-            taken = np.exp(logits[:, None] - self._lse)
-        return np.where(np.isneginf(logits)[:, None], 0, taken)
-
     def _view(self, name: str, tile: Tile, dtype: Any = None) -> View:
         return View(self, name, tile, self._lse.dtype if dtype is None else dtype)
 
@@ -454,10 +417,3 @@ class Look:
         """`summaries.baseline` or `by_distance` of one rectangle."""
         own = summaries.own(self.real_rows, part, rows, keys)
         return what(self.sums, part, rows, keys, *own)
-
-
-def _one(position: Any, size: int, name: str) -> int:
-    positions = positions_of(position, size, name)
-    if len(positions) != 1:
-        raise IndexError(f"{name}: expected one position, received {positions.tolist()}")
-    return int(positions[0])

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import ArrayLike
 
 from regard.core.arguments import Array
 from regard.core.call import Call
@@ -145,11 +146,11 @@ def top(
     sums: Sums,
     k: int,
     by_lift: bool,
-    rows: Array | None,
+    rows: Array,
 ) -> Top:
-    """The k keys of each row that have the most weight, or the most beyond what others give."""
-    *lead, queries, keys = call.shape
-    shape = (*lead, queries if rows is None else len(rows), k)
+    """The k keys of some rows that have the most weight, or the most beyond the others'."""
+    *lead, _, keys = call.shape
+    shape = (*lead, len(rows), k)
     found = Top(np.zeros(shape, lse.dtype), np.full(shape, np.nan, lse.dtype), np.full(shape, -1))
     every = slice(0, keys)
     for part, block in blocks(call, lse, rows):
@@ -162,7 +163,7 @@ def top(
             lift = weights - np.maximum(baseline(*given), by_distance(*given))
             rank = np.where(np.isnan(lift) | np.isneginf(rank), -np.inf, lift)
         best = _largest(rank, k)
-        at = block if rows is None else slice(*np.searchsorted(rows, [block.start, block.stop]))
+        at = slice(*np.searchsorted(rows, [block.start, block.stop]))
         there = (*part.where, at, slice(0, best.shape[-1]))
         none = np.isneginf(np.take_along_axis(rank, best, -1))
 
@@ -193,6 +194,16 @@ def _largest(rank: Array, k: int) -> Array:
 
 
 # ---------------------------------------------------------------------------- row by row, summed
+
+
+def sink(call: Call, lse: Array) -> Array:
+    """The weight that each row gives to its head's sink: (B…, H, T); 0 without sinks."""
+    logits = call.rule.sinks
+    if logits is None:
+        return np.zeros(lse.shape)
+    with np.errstate(invalid="ignore"):
+        taken = np.exp(logits[:, None] - lse)
+    return np.where(np.isneginf(logits)[:, None], 0, taken)
 
 
 def entropy(call: Call, lse: Array) -> Array:
@@ -226,14 +237,18 @@ def carry(call: Call, lse: Array, x: Array) -> Array:
     return out
 
 
-def every_distance(call: Call) -> range:
-    """The edges of bins that hold one distance each, key - (row + query_offset), of all items."""
-    *_, queries, keys = call.shape
-    offsets = np.asarray(call.query_offset)
-    if not (queries and keys and offsets.size):
-        return range(1)
-    first = 1 - queries - int(offsets.max())
-    return range(first, keys - int(offsets.min()) + 1)
+def bins(call: Call, edges: ArrayLike | None) -> range | Array:
+    """The edges of bins of distances; by default each distance of any item has one."""
+    if edges is None:
+        *_, queries, keys = call.shape
+        offsets = np.asarray(call.query_offset)
+        if not (queries and keys and offsets.size):
+            return range(1)
+        return range(1 - queries - int(offsets.max()), keys - int(offsets.min()) + 1)
+    cuts = np.asarray(edges)
+    if cuts.ndim != 1 or len(cuts) < 2 or not (np.diff(cuts) > 0).all():
+        raise ValueError(f"edges: expected two or more rising numbers, received {edges!r}")
+    return cuts
 
 
 def distances(call: Call, sums: Sums, edges: Array) -> Array:
