@@ -5,7 +5,9 @@ Whatever takes long to import (PyTorch, transformers) is imported by the one com
 
 import io
 import json
+import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -260,12 +262,17 @@ def show(
 
 def run(text: str, which: str | None) -> "Recording":
     """Run a model on a text, and record what its heads read."""
+    # What the libraries have to say is for those who call them; a view says what was left out.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    warnings.simplefilter("ignore")
     from regard.recording import models
     from regard.recording.capture import record
 
     with working(f"loading {which or 'the embedded model'}"):
         with refusing(ImportError, OSError, ValueError):
             model, tokenizer, name = models.resolve(which)
+        if tokenizer is None:
+            stop(f"{name} has no tokenizer, so it cannot be given a text")
         import torch
 
         inputs = tokenizer(text, return_tensors="pt")
@@ -275,6 +282,7 @@ def run(text: str, which: str | None) -> "Recording":
             stop(f"the text has {length} tokens; {name} reads at most {limit}. Give a shorter one")
         with torch.inference_mode(), record(model, tokenizer=tokenizer) as seen:
             model(**inputs)
+    seen.model = name
     return seen
 
 

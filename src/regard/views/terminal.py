@@ -234,6 +234,10 @@ def columns(scene: Scene, pen: Pen) -> list[Column]:
     """The columns of a ranked list."""
     rows = scene.rows
     label, place = scene.names
+    heads = [
+        Column("layer", [pen.quiet(str(row.layer)) for row in rows]),
+        Column("head", [pen.quiet(str(row.head)) for row in rows]),
+    ]
     named = [
         Column(label, [pen.write(_cut(row.label, pen.width // 3)) for row in rows], left=True),
         Column(place, [pen.quiet(row.place) for row in rows]),
@@ -248,10 +252,8 @@ def columns(scene: Scene, pen: Pen) -> list[Column]:
         Column("others", [pen.quiet(percent(row.baseline)) for row in rows]),
         Column("as far", [pen.quiet(percent(row.by_distance)) for row in rows], spare=2),
         Column("lift", [pen.quiet(points(row.lift)) for row in rows], spare=1),
-        Column("layer", [pen.quiet(str(row.layer)) for row in rows]),
-        Column("head", [pen.quiet(str(row.head)) for row in rows]),
     ]
-    return [column for column in named if column.title] + numbers
+    return named + numbers + heads if label else heads + numbers
 
 
 def bar(row: Row, scale: float, width: int, pen: Pen) -> Text:
