@@ -6,10 +6,15 @@
 #include "attention.h"
 
 #include "plain.h"
+#include "few.h"
 #include "panel.h"
 
 namespace regard {
 namespace {
+
+// Whether a key head's rows are so few that they go along the width (few.h). All of them then are one panel.
+template <class F>
+bool is_few(const Problem& p) { return p.H / p.G * p.T <= few<F>; }
 
 // Panels that share one pass over the keys: as many as keep queries and outputs within the second-level cache.
 template <class F>
@@ -26,6 +31,7 @@ struct Space {
     uint64_t seen[width<F>];  // not 0: has attended a key
     bool again[width<F>];     // attends a value that is not finite
     F *output, *peak, *sum;
+    F *query_rows, *output_rows;  // row-major, where rows are few
   };
   int64_t panels, columns;
   Rows* panel;
@@ -36,7 +42,7 @@ struct Space {
     char* at = from;
     auto take = [&](size_t bytes) { char* here = at; at += rounded_up(bytes, 64); return here; };
     Space s;
-    s.panels = panels_per_unit<F>(p), s.columns = rounded_up(p.V, step);
+    s.panels = panels_per_unit<F>(p), s.columns = rounded_up(p.V, step > Lanes<F>::N ? step : Lanes<F>::N);
     s.panel = reinterpret_cast<Rows*>(take(s.panels * sizeof(Rows)));
     auto numbers = [&](int64_t n) { return reinterpret_cast<F*>(take(n * sizeof(F))); };
     s.scores = numbers(block * width<F>);
@@ -45,6 +51,7 @@ struct Space {
     s.key_block = numbers(block * p.D);
     s.value_block = numbers(block * s.columns);
     s.words = reinterpret_cast<Words<F>*>(take(sizeof(Words<F>)));
+    F* rows = numbers(is_few<F>(p) ? few<F> * (p.D + s.columns) : 0);
     char* first = take(s.panels * (p.D + s.columns + 2) * width<F> * sizeof(F));
     if (!space) return at - from;
     *space = s;
@@ -55,6 +62,7 @@ struct Space {
       q.output = next, next += s.columns * width<F>;
       q.peak = next, next += width<F>;
       q.sum = next, next += width<F>;
+      q.query_rows = rows, q.output_rows = rows + few<F> * p.D;  // there is one panel then
     }
     return at - from;
   }
@@ -116,7 +124,7 @@ int forward(const Problem& p, const Unit& unit, char* workspace) {
   Space<F>::carve(p, workspace, &space);
   const Exponent<F> e = exponent<F>(p);
   const int64_t group = p.H / p.G;
-  const bool ranges_only = !p.mask && !p.bias && !p.key_segments;
+  const bool ranges_only = !p.mask && !p.bias && !p.key_segments, by_row = is_few<F>(p);
   int flags = 0;
   int64_t begin = p.S, end = 0, used = 0;
   if (p.bias) memset(space.bias, 0, block * width<F> * sizeof(F));
@@ -128,6 +136,12 @@ int forward(const Problem& p, const Unit& unit, char* workspace) {
     memset(panel.seen, 0, sizeof panel.seen);
     memset(panel.again, 0, sizeof panel.again);
     memset(panel.output, 0, (space.columns + 2) * width<F> * sizeof(F));
+    if (by_row) {
+      for (int i = 0; i < panel.rows; ++i)
+        for (int64_t d = 0; d < p.D; ++d) panel.query_rows[i * p.D + d] = panel.query[d * width<F> + i];
+      memset(panel.output_rows, 0, panel.rows * space.columns * sizeof(F));
+      memset(space.scores, 0, block * width<F> * sizeof(F));
+    }
     for (int i = 0; i < width<F>; ++i) panel.peak[i] = -INFINITY;
     if (panel.begin < begin) begin = panel.begin;
     if (panel.end > end) end = panel.end;
@@ -158,7 +172,8 @@ int forward(const Problem& p, const Unit& unit, char* workspace) {
         values = get_block(p.value, value_rows + at * p.value.row, count, p.V, space.columns, space.value_block, &value_row, more);
         strange = tame_values(&values, &value_row, rounded_up(count, step), space.columns, space.value_block);
       }
-      piece.scores(keys, key_row, panel.query, p.D, space.scores, from, to);
+      if (by_row) score_few(panel.rows, keys, key_row, panel.query_rows, p.D, space.scores, from, to);
+      else piece.scores(keys, key_row, panel.query, p.D, space.scores, from, to);
       if (e.bend) piece.bend(space.scores, e.scale, F(p.softcap), p.bias ? space.bias : nullptr, from, to, nullptr);
       if (all) {
         panel.whole = true;
@@ -172,9 +187,13 @@ int forward(const Problem& p, const Unit& unit, char* workspace) {
       }
       piece.exponentials(space.scores, e.factor, panel.peak, panel.sum, space.alpha, from, to);
       if (p.dropout) drop(p, panel.row, panel.rows, at, space.scores, from, to);
-      piece.values(values, value_row, space.scores, space.alpha, panel.output, space.columns, from, to);
+      if (by_row) value_few(panel.rows, values, value_row, space.scores, space.alpha, panel.output_rows, space.columns, from, to);
+      else piece.values(values, value_row, space.scores, space.alpha, panel.output, space.columns, from, to);
     }
   }
+  for (int i = 0; by_row && i < space.panel[0].rows; ++i)
+    for (int64_t c = 0; c < space.columns; ++c)
+      space.panel[0].output[c * width<F> + i] = space.panel[0].output_rows[i * space.columns + c];
   for (int64_t n = 0; n < used; ++n) flags |= finish<F>(p, space.panel[n], e, space.columns, space.scores);
   return flags;
 }

@@ -125,13 +125,31 @@ uint64_t tame_values(const F** values, int64_t* row_size, int64_t count, int64_t
   return found;
 }
 
+// Philox for all lanes of a panel at once and one key: the words of numbers.h, lane by lane.
+template <int lanes>
+[[gnu::noinline]] void philox_lanes(uint64_t seed, uint32_t item, const uint32_t* heads, const uint32_t* rows, uint32_t key, uint32_t* words) {
+  uint32_t c0[lanes], c1[lanes], c2[lanes], c3[lanes], k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
+  for (int i = 0; i < lanes; ++i) c0[i] = item, c1[i] = heads[i], c2[i] = rows[i], c3[i] = key;
+  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+    for (int i = 0; i < lanes; ++i) {
+      uint32_t high0 = uint32_t((uint64_t(0xD2511F53u) * c0[i]) >> 32), low0 = 0xD2511F53u * c0[i];
+      uint32_t high1 = uint32_t((uint64_t(0xCD9E8D57u) * c2[i]) >> 32), low1 = 0xCD9E8D57u * c2[i];
+      c0[i] = high1 ^ c1[i] ^ k0, c1[i] = low1, c2[i] = high0 ^ c3[i] ^ k1, c3[i] = low0;
+    }
+  for (int i = 0; i < lanes; ++i) words[i] = c0[i];
+}
+
 // Dropout after the sums are taken: kept weights grow by 1 / (1 - p), the others go.
 template <class F>
 void drop(const Problem& p, const Row* rows, int count, int64_t begin, F* weights, int from, int to) {
   F factor = F(1 / (1 - p.dropout));
-  for (int j = from; j < to; ++j)
-    for (int i = 0; i < count; ++i)
-      weights[j * width<F> + i] *= keeps(p, rows[i].item, rows[i].head, rows[i].query, begin + j) ? factor : 0;
+  uint64_t least = uint64_t(ceil(p.dropout * 0x1p32));
+  uint32_t heads[width<F>] = {}, queries[width<F>] = {}, words[width<F>];
+  for (int i = 0; i < count; ++i) heads[i] = uint32_t(rows[i].head), queries[i] = uint32_t(rows[i].query);
+  for (int j = from; j < to; ++j) {
+    philox_lanes<width<F>>(p.seed, uint32_t(rows[0].item), heads, queries, uint32_t(begin + j), words);
+    for (int i = 0; i < width<F>; ++i) weights[j * width<F> + i] *= words[i] >= least ? factor : F(0);
+  }
 }
 
 template <class F> using ScoreTile = void (*)(const F*, int64_t, const F*, int64_t, F*, int, int);
