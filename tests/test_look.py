@@ -444,7 +444,7 @@ TOLD_ELSEWHERE = {"shape", "axes", "nbytes", "limit", "sums"}
 
 def test_the_repr_teaches():
     text = repr(look(*arrays(dtype=np.float32)))
-    assert "2 item × 6 head × 11 query × 13 key, float32" in text
+    assert "2 items × 6 heads × 11 queries × 13 keys, float32" in text
     for name in dir(Look):
         if not name.startswith("_") and name not in TOLD_ELSEWHERE:
             assert f".{name}" in text, name

@@ -148,7 +148,8 @@ class Look:
 
     def __repr__(self) -> str:
         where = ", ".join(self.axes)
-        sizes = " × ".join(f"{n} {name}" for n, name in zip(self.shape, self.axes, strict=True))
+        many = [name.rstrip("0123456789") + "s" for name in (*self.axes[:-2], "querie", "key")]
+        sizes = " × ".join(f"{n} {name}" for n, name in zip(self.shape, many, strict=True))
         dense = int(np.prod(self.shape)) * self._lse.dtype.itemsize
         return (
             f"Look: {sizes}, {self.call.dtype}\n"

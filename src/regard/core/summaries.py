@@ -219,10 +219,11 @@ def entropy(call: Call, lse: Array) -> Array:
 def mass(call: Call, lse: Array, keys: Array) -> Array:
     """The weight that each row gives to these keys together: (B…, H, T)."""
     out = np.zeros(call.shape[:-1])
-    stretches = runs(np.unique(keys))
-    for _, _, first, past in stretches:
+    wanted = np.unique(keys)
+    for begin, end, first, past in runs(wanted, gap=64):
+        some = wanted[begin:end] - first
         for part, rows in blocks(call, lse, width=past - first):
-            weights = part.tile("weights", rows, slice(first, past))
+            weights = part.tile("weights", rows, slice(first, past))[..., some]
             out[part.where][:, rows] += weights.sum(axis=-1, dtype=np.float64)
     return out
 
