@@ -89,7 +89,7 @@ def record(
         if any(_is_compiled(module) for module in model.modules()):
             from torch.compiler import set_stance  # a compiled graph would hide the attentions
 
-            stack.enter_context(set_stance("force_eager"))  # type: ignore[no-untyped-call]
+            stack.enter_context(set_stance("force_eager"))
         stack.enter_context(watcher)
         stack.enter_context(_watching(watcher))
         yield recording
@@ -194,14 +194,14 @@ def _tell(watcher: Watcher) -> None:
     recording = watcher.recording
     if not watcher.forwards:
         raise RuntimeError(
-            "nothing was recorded: the model was not called inside the `with` block. Call the model "
-            "that was given to record(), as model(**inputs) or model.generate(...)"
+            "nothing was recorded: the model was not called inside the `with` block. Call the "
+            "model that was given to record(), as model(**inputs) or model.generate(...)"
         )
     if not any(run.tracks for run in recording.runs):
         reasons = "".join(f"\n  {name}: {why}" for name, why in recording.unrecorded.items())
         if not watcher.seen:
             reasons = (
-                f" {type(watcher.model).__name__} computes attention in code of its own, not through "
+                f" {type(watcher.model).__name__} computes attention in code of its own, not by "
                 "Hugging Face's attention interface (transformers 5 or later). "
                 "regard.look(query, key, value) shows single calls of attention"
             )
@@ -220,8 +220,9 @@ def _without_attention(watcher: Watcher) -> dict[str, str]:
     for name in watcher.seen:
         parts = name.split(".")
         for n, part in enumerate(parts):
-            if part.isdigit():
+            if part.isdigit():  # the outermost stack: within a layer not all parts attend
                 covered.setdefault(".".join(parts[:n]), set()).add(int(part))
+                break
     missing = {}
     for stack, numbers in covered.items():
         for number, layer in watcher.model.get_submodule(stack).named_children():

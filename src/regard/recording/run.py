@@ -6,7 +6,7 @@ import numpy as np
 
 from regard.core.arguments import Array
 from regard.recording.layer import Kept, Layer, cut, reached
-from regard.recording.stitch import Track
+from regard.recording.stitch import Track, copied
 from regard.recording.words import Reader, Text
 
 # An attention is known by its module, and by how often the module was called before in a forward.
@@ -18,16 +18,25 @@ class Tokens:
 
     def __init__(self) -> None:
         self.size = 0
+        self._begins: list[tuple[int, int]] = []  # of each step: its number, its first position
         self._ids: list[Array] = []
         self._real: list[Array] = []
         self._texts: list[Text] | None = None
 
-    def append(self, rows: int, ids: Array | None, real: Array | None, items: int) -> None:
-        """Add a step: (B, T) ids if they are known, (B, T) booleans that are False for padding."""
-        self._ids.append(np.full((items, rows), -1) if ids is None else ids)
-        self._real.append(np.ones((items, rows), bool) if real is None else real)
-        self.size += rows
+    def append(self, step: int, ids: Array, real: Array) -> None:
+        """Add the tokens of a step: (B, T) ids, -1 where unknown, and whether each is no padding."""
+        self._begins.append((step, self.size))
+        self._ids.append(ids)
+        self._real.append(real)
+        self.size += ids.shape[1]
         self._texts = None
+
+    def drop_from(self, step: int) -> None:
+        """Forget the tokens of this step and later ones."""
+        size = min([self.size, *(begin for number, begin in self._begins if number >= step)])
+        self._ids = [np.concatenate(self._ids, axis=1)[:, :size]]
+        self._real = [self.real[:, :size]]
+        self.size, self._texts = size, None
 
     @property
     def real(self) -> Array:
@@ -75,6 +84,7 @@ class Run:
 
     Attributes:
         stopped: why recording ended before the run did; empty if it did not.
+        parted: the first step that does not go on from the one before it; 0 if all do.
     """
 
     def __init__(self, tracks: Iterable[tuple[Place, Track]] = ()) -> None:
@@ -82,7 +92,7 @@ class Run:
         self.tokens: dict[str, Tokens] = {}  # by the kind of layer: encoder, decoder
         self.apart: dict[int, dict[Place, Kept]] = {}  # steps that could not be joined, by number
         self.forwards: list[dict[Place, int]] = []  # for each step: which cut of which track
-        self.stopped = ""
+        self.stopped, self.parted = "", 0
         self.places: dict[str, Array] = {}  # of one item: where its tokens stood in the batch
         self._layers: list[Layer] | None = None
 
@@ -91,10 +101,7 @@ class Run:
         self.forwards.append({})
 
     def add(self, place: Place, track: Track) -> None:
-        """Add an attention of the forward that is under way.
-
-        One that does not go on from the steps before it is kept apart.
-        """
+        """Add an attention of the forward that is under way."""
         if place in self.tracks:
             self.apart.setdefault(len(self.forwards) - 1, {})[place] = track.kept()
         else:
@@ -107,10 +114,21 @@ class Run:
         self.forwards[-1][place] = len(self.tracks[place].cuts) - 1
         self._layers = None
 
-    def real_now(self, kind: str, rows: int) -> Array | None:
-        """Which of the newest rows are no padding, (B, T); None if all."""
-        real = self.tokens[self._stacks(kind)[0]].real[:, -rows:] if rows else None
-        return None if real is None or real.all() else real
+    def part(self) -> None:
+        """From the forward that is under way on, nothing is joined: each step stands alone.
+
+        What this forward has joined already is taken back, so that all layers agree.
+        """
+        number = len(self.forwards) - 1
+        self.parted = self.parted or number
+        for place in self.forwards[number]:
+            track = self.tracks[place]
+            self.apart.setdefault(number, {})[place] = copied(track.step(len(track.cuts) - 1))
+            track.drop()
+        self.forwards[number].clear()
+        for tokens in self.tokens.values():
+            tokens.drop_from(number)
+        self._layers = None
 
     @property
     def nbytes(self) -> int:
@@ -183,7 +201,7 @@ class Run:
         real = None
         if rows in self.tokens and kept.query.ndim == 4:
             real = self.tokens[rows].real[:, _offset(kept) :][:, : kept.query.shape[-2]]
-            real = None if real.all() else real
+            real = None if real.shape[1] < kept.query.shape[-2] or real.all() else real
         return Layer(kept, real)
 
 

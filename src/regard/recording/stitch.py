@@ -23,6 +23,7 @@ class Track:
     def __init__(self, kept: Kept) -> None:
         """Begin with a step."""
         self._parts = [kept]
+        # The rows that each step has brought, and how many keys there were then.
         self.cuts = [(0, kept.query.shape[-2], kept.key.shape[-2])]
 
     @property
@@ -33,27 +34,39 @@ class Track:
     def news(self, kept: Kept) -> slice | None:
         """Which keys of a further step are new; None if the step does not go on from the last one.
 
-        It goes on if all keys so far are still there (the first and the last are compared) and,
-        unless it is cross-attention, one key came with each query.
+        It goes on if one key came with each query (none in cross-attention), and if the keys before
+        those are the last ones that are known: all of them, or a window of them. Their first and
+        last are compared: beams that changed places, and a cache that was cut, are found out.
         """
-        first = self._parts[0]
-        rows, have = kept.query.shape[-2], self.cuts[-1][2]
+        first, have = self._parts[0], self.cuts[-1][2]
         keys = valid_keys(kept)
-        grown = have if kept.kind == "cross" else have + rows
+        known = keys if kept.kind == "cross" else keys - kept.query.shape[-2]
         plain = not any(name in part.options for name in ("mask", "bias") for part in (first, kept))
         same = all(_equal(first.options.get(name), kept.options.get(name)) for name in _SAME)
-        if keys != grown or not (plain and same) or len(kept.query) != len(first.query):
+        alike = len(kept.key) == len(first.key) and len(kept.query) == len(first.query)
+        if not (plain and same and alike) or not 0 <= known <= have or (have and not known):
             return None
-        whole = next(part for part in reversed(self._parts) if part.key.shape[-2])
-        ends = (first.key[..., 0, :], kept.key[..., 0, :])
-        seam = (whole.key[..., -1, :], kept.key[..., have - 1, :])
-        if have and not (np.array_equal(*ends) and np.array_equal(*seam)):
-            return None
-        return slice(have, keys)
+        for position in {0, known - 1} if known else ():
+            old = self._key(have - known + position)
+            if not np.array_equal(old, kept.key[..., position, :], equal_nan=True):
+                return None
+        return slice(known, keys)
+
+    def _key(self, position: int) -> Array:
+        """One of the keys so far, (B, G, D)."""
+        past = self.cuts[-1][2]
+        for part in reversed(self._parts):
+            past -= part.key.shape[-2]
+            if position >= past:
+                break
+        found: Array = part.key[..., position - past, :]
+        return found
 
     def append(self, kept: Kept, rows: slice, new: slice) -> None:
         """Add some rows of a further step, and the keys that are new in it, as copies."""
-        first, past = ranges(kept)
+        have = self.cuts[-1][2]
+        # A window holds the last keys only: its first key is a later one of the picture.
+        first, past = (bound + have - new.start for bound in ranges(kept))
         options = {name: kept.options[name] for name in _SAME if name in kept.options}
         part = replace(
             kept,
@@ -65,7 +78,14 @@ class Track:
         )
         self._parts.append(part)
         begin = self.cuts[-1][1]
-        self.cuts.append((begin, begin + part.query.shape[-2], new.stop))
+        self.cuts.append((begin, begin + part.query.shape[-2], have + new.stop - new.start))
+
+    def drop(self) -> None:
+        """Take the last step back."""
+        self.kept()
+        self.cuts.pop()
+        _, past, keys = self.cuts[-1]
+        self._parts = [rows_of(self._parts[0], slice(0, past), keys)]
 
     def kept(self) -> Kept:
         """All steps as one."""

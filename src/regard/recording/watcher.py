@@ -15,8 +15,8 @@ from regard.core.arguments import Array
 from regard.core.attention import compute
 from regard.core.call import check
 from regard.core.indexing import size_in_words
-from regard.recording import memory
 from regard.recording.layer import Kept
+from regard.recording.memory import LESS, Budget
 from regard.recording.recording import Recording
 from regard.recording.rules import NotRecordableError, Options, array, translate
 from regard.recording.run import Place, Run, Tokens
@@ -27,7 +27,7 @@ _ELSEWHERE = ("key_value_states", "encoder_hidden_states")
 _ARRAYS = ("query", "key", "value")
 # What reading or computing an attention of an unknown kind may raise; it is then not recorded.
 _OUR_REFUSALS = (TypeError, ValueError, RuntimeError, NotImplementedError)
-_LESS = "Leave out some with layers=, heads= or tokens=, keep dtype='float16', or raise limit=."
+_CACHES = ("cache", "past_key_values", "cache_params")
 
 
 class Frame:
@@ -35,7 +35,8 @@ class Frame:
 
     def __init__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.module = module
-        self.given = dict(zip(_parameters(type(module)), args, strict=False)) | kwargs
+        names = _parameters(module.__class__)
+        self.given = dict(zip(names, args, strict=False)) | kwargs
 
     def plane(self, name: str, items: int, columns: int) -> Array | None:
         """An argument as an array of (items, at least so many columns), if it is one."""
@@ -68,18 +69,16 @@ class Watcher:
     ) -> None:
         self.model, self.recording, self.engine = model, recording, engine
         self.layers, self.heads, self.tokens = layers, heads, tokens
-        self.dtype, self.limit = dtype, limit
+        self.dtype, self.budget = dtype, Budget(limit)
         self.names = {
             id(module): name.replace("_orig_mod.", "") for name, module in model.named_modules()
         }
         self.forwards = 0  # outermost forwards that were seen
         self.seen: set[str] = set()  # modules that reached attention, recorded or not
-        self._bytes = 0
-        self._counted: list[Array] = []  # masks and biases, which layers share
         self._frames: list[Frame] = []
         self._calls: Counter[str] = Counter()  # of each module, in this forward
         self._known: dict[int, tuple[Any, Any]] = {}  # what this forward's masks mean
-        self._noted: set[str] = set()  # stacks whose tokens of this forward are noted
+        self._real: dict[str, Array] = {}  # of each stack: which rows of this forward are real
         self._crossing = False  # whether the model has cross-attention at all
         self._elsewhere: dict[str, bool] = {}  # whether a module attends to another sequence
         self._caches: list[Any] = []  # of the last forward: a call with one of them goes on
@@ -103,7 +102,7 @@ class Watcher:
             closes = module.register_forward_hook(self._closes, with_kwargs=True, always_call=True)
             self._handles += [opens, closes]
         for module in self.model.modules() if self._crossing else ():
-            if module not in whole and set(_ELSEWHERE) & set(_parameters(type(module))):
+            if module not in whole and set(_ELSEWHERE) & set(_parameters(module.__class__)):
                 hook = module.register_forward_pre_hook(self._crosses, with_kwargs=True)
                 self._handles.append(hook)
         return self
@@ -130,11 +129,7 @@ class Watcher:
                 self.recording.runs.pop()
             else:
                 run.stopped = f"step {len(run.forwards) - 1} raised an error and is not complete"
-        self._caches = [
-            cache
-            for cache in (*self._caches[:1], getattr(output, "past_key_values", None))
-            if cache is not None
-        ]
+        self._caches += [vars(output)[n] for n in _CACHES if n in getattr(output, "__dict__", {})]
         self._output, self._known = output, {}
 
     def _crosses(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -144,20 +139,18 @@ class Watcher:
 
     def _begins(self, frame: Frame) -> None:
         """An outermost forward begins: a new run, unless it goes on from the last one."""
-        cache, encoded = (frame.given.get(name) for name in ("past_key_values", "encoder_outputs"))
-        runs = self.recording.runs
-        goes_on = any(cache is known for known in self._caches) or (
-            encoded is not None
-            and self._output is not None
-            and _first(encoded) is _first(self._output)
-        )
+        runs, encoded = self.recording.runs, frame.given.get("encoder_outputs")
+        caches = [c for name in _CACHES if (c := frame.given.get(name)) is not None]
+        goes_on = any(cache is known for cache in caches for known in self._caches)
+        if encoded is not None and self._output is not None:
+            goes_on |= _first(encoded) is _first(self._output)
         if not runs or not goes_on:
             self._refuse_too_much(frame)
             runs.append(Run())
-        self._caches = [] if cache is None else [cache]
+        self._caches = caches
         self.forwards += 1
         self._calls.clear()
-        self._noted.clear()
+        self._real = {}
         runs[-1].begin_step()
 
     # ------------------------------------------------------------------ one attention
@@ -218,42 +211,50 @@ class Watcher:
             inside = [int(part) for part in name.split(".") if part.isdigit()]
             number = inside[0] if len(inside) == 1 else len(self.seen) - 1
         arrays = (array(query), array(key), array(value))
-        self._note(kind, *arrays[:2])
-        if kind == "decoder" and not {"causal", "window"} & options.keys():
-            options = options | {"query_offset": key.shape[-2] - query.shape[-2]}
+        self._note(kind, *arrays[:2], options)
         heads = np.arange(arrays[0].shape[1])
-        return Kept(name, number, kind, heads, *arrays, np.empty(0), options, 0.0, 0.0)
+        kept = Kept(name, number, kind, heads, *arrays, np.empty(0), options, 0.0, 0.0)
+        if kind == "decoder" and not {"causal", "window"} & options.keys():
+            offset = valid_keys(kept) - query.shape[-2]
+            kept = replace(kept, options=options | {"query_offset": offset})
+        return kept
 
     def _attends_elsewhere(self, name: str, query: Any, key: Any) -> bool:
         """Whether the keys are of another sequence: what the module was handed says so."""
         for known in (name, name.rpartition(".")[0]):
             if known in self._elsewhere:
                 return self._elsewhere[known]
-        alone = all(frame.given.get("past_key_values") is None for frame in self._frames)
+        alone = not any(frame.given.get(name) for frame in self._frames for name in _CACHES)
         return alone and self._crossing and query.shape[-2] != key.shape[-2]
 
-    def _note(self, kind: str, query: Array, key: Array) -> None:
+    def _note(self, kind: str, query: Array, key: Array, options: Options) -> None:
         """Note the tokens of this forward's rows, and of the keys where they are others'."""
-        tokens, frame = self.recording.runs[-1].tokens, self._frames[-1]
-        stack = "decoder" if kind == "cross" else kind
+        run, frame = self.recording.runs[-1], self._frames[-1]
+        step, stack = len(run.forwards) - 1, "decoder" if kind == "cross" else kind
         items, rows, keys = len(query), query.shape[-2], key.shape[-2]
-        if stack not in self._noted:
-            self._noted.add(stack)
+        if stack not in self._real:
             mask = frame.plane("attention_mask", items, rows)
             ids = frame.plane("input_ids", items, rows)
             for outer in reversed(self._frames[:-1] if ids is None and not self._crossing else ()):
                 ids = outer.plane("input_ids", items, rows) if ids is None else ids
-            if stack not in tokens:
-                tokens[stack] = Tokens()
-                before = 0 if kind == "cross" or mask is None else mask.shape[1] - rows
-                if before and mask is not None:  # a cache filled before recording began
-                    tokens[stack].append(before, None, mask[:, :before] != 0, items)
-            real = None if mask is None else mask[:, -rows:] != 0
-            tokens[stack].append(rows, None if ids is None else ids[:, -rows:], real, items)
-        if kind == "cross" and "encoder" not in tokens:
+            real = np.ones((items, rows), bool) if mask is None else mask != 0
+            if mask is None and "ranges" in options and kind != "cross":
+                # Only a whole mask was handed over; rows of padding may attend nothing in it.
+                first, past = options["ranges"]
+                real = np.broadcast_to(past > first, (items, rows))
+            self._real[stack] = real[:, -rows:]
+            # Of what a cache held before recording began, only the padding is known.
+            new = rows if stack in run.tokens else real.shape[1]
+            named = np.full((items, new), -1)
+            if ids is not None:
+                named[:, -rows:] = ids[:, -rows:]
+            if not run.parted:
+                run.tokens.setdefault(stack, Tokens()).append(step, named, real[:, -new:])
+        if kind == "cross" and "encoder" not in run.tokens:
             mask = frame.plane("encoder_attention_mask", items, keys)
-            tokens["encoder"] = Tokens()
-            tokens["encoder"].append(keys, None, None if mask is None else mask != 0, items)
+            real = np.ones((items, keys), bool) if mask is None else mask != 0
+            run.tokens["encoder"] = Tokens()
+            run.tokens["encoder"].append(step, np.full((items, keys), -1), real)
 
     # ------------------------------------------------------------------ what is kept of it
 
@@ -266,17 +267,24 @@ class Watcher:
         if self.heads is not None or self.dtype is not None:
             kept, theirs, computed = self._narrowed(kept), theirs[:, self._some(kept)], None
         ours, lse = computed or compute(check(kept.query, kept.key, kept.value, **kept.options))
-        real = run.real_now(kept.kind, kept.query.shape[-2])
+        real = self._real["decoder" if kept.kind == "cross" else kept.kind]
         difference, largest = _difference(ours, theirs, lse, real)
         kept = replace(kept, lse=lse, difference=difference, largest=largest)
 
         track, rows = run.tracks.get(place), self._rows(run, kept)
         new = slice(0, valid_keys(kept)) if track is None else track.news(kept)
-        apart = new is None
-        new = slice(0, kept.key.shape[-2]) if new is None else new
-        if not self._room(run, place, kept, rows, new):
+        if (new is None or run.parted) and track is not None:
+            run.part()
+            new = slice(0, valid_keys(kept))
+        assert new is not None
+        if not self.budget.take(kept, rows, new):
+            run.stopped = (
+                f"recording stopped in step {len(run.forwards) - 1} at {place[0]}: it keeps "
+                f"{size_in_words(self.budget.used)}, and limit={size_in_words(self.budget.limit)}"
+            )
+            warnings.warn(f"{run.stopped}. The model goes on. {LESS}", stacklevel=2)
             return
-        if track is None or apart:
+        if track is None or run.parted:
             run.add(place, Track(copied(rows_of(kept, rows, new.stop))))
         else:
             track.append(kept, rows, new)
@@ -322,56 +330,18 @@ class Watcher:
         first, past = (min(max(0, position - begin), count) for position in self.tokens)
         return slice(first, max(first, past))
 
-    # ------------------------------------------------------------------ how much
-
-    def _room(self, run: Run, place: Place, kept: Kept, rows: slice, new: slice) -> bool:
-        """Count the bytes that are to be kept, or stop recording where they are too many."""
-        lines = kept.query.shape[0] * (rows.stop - rows.start)
-        keys = kept.key.shape[0] * kept.key.shape[1] * (new.stop - new.start)
-        width = kept.key.shape[-1] + kept.value.shape[-1]
-        size = kept.query.itemsize
-        need = lines * kept.query.shape[1] * (kept.query.shape[-1] * size + kept.lse.itemsize)
-        need += keys * width * size
-        for name in ("mask", "bias"):
-            dense = kept.options.get(name)
-            if dense is not None and not any(dense is known for known in self._counted):
-                self._counted.append(dense)
-                need += dense.nbytes
-        if self._bytes + need <= self.limit:
-            self._bytes += need
-            return True
-        run.stopped = (
-            f"recording stopped in step {len(run.forwards) - 1} at {place[0]}: it keeps "
-            f"{size_in_words(self._bytes)}, and limit= is {size_in_words(self.limit)}"
-        )
-        warnings.warn(f"{run.stopped}. The model goes on. {_LESS}", stacklevel=2)
-        return False
-
     def _refuse_too_much(self, frame: Frame) -> None:
         """Refuse before the first forward, where the model's configuration tells the size."""
-        given = next(
-            (g for n in ("input_ids", "inputs_embeds") if (g := frame.given.get(n)) is not None),
-            None,
-        )
+        given = [g for n in ("input_ids", "inputs_embeds") if (g := frame.given.get(n)) is not None]
+        if not given or len(given[0].shape) < 2:
+            return
+        items, tokens = given[0].shape[:2]
+        if self.tokens is not None:
+            tokens = max(0, min(tokens, self.tokens[1]) - self.tokens[0])
+        size = getattr(getattr(self.model, "dtype", None), "itemsize", 4)
+        size = size if self.dtype is None else self.dtype.itemsize
         config = getattr(self.model, "config", None)
-        if given is None or config is None or len(given.shape) < 2:
-            return
-        items, tokens = given.shape[:2]
-        dtype = getattr(self.model, "dtype", None)
-        size = getattr(dtype, "itemsize", 4) if self.dtype is None else self.dtype.itemsize
-        found = memory.expected(config, items, tokens, size)
-        if found is None:
-            return
-        layers, heads, need = found
-        if self.layers is not None:
-            need = need * len(set(self.layers)) // layers
-        if self.heads is not None:
-            need = need * len(set(self.heads)) // heads
-        if self._bytes + need > self.limit:
-            raise ValueError(
-                f"recording would keep about {size_in_words(need)} ({layers} layers, {heads} "
-                f"heads, {items} × {tokens} tokens), over limit={size_in_words(self.limit)}. {_LESS}"
-            )
+        self.budget.refuse_over(config, items, tokens, size, self.layers, self.heads)
 
 
 def _looks_causal(options: Options) -> bool:
@@ -389,9 +359,7 @@ def _difference(ours: Array, theirs: Array, lse: Array, real: Array | None) -> t
 
     Rows of padding and rows that may attend nothing are left out: libraries differ there.
     """
-    rows = ~np.isneginf(lse)
-    if real is not None:
-        rows &= real[:, None]
+    rows = ~np.isneginf(lse) & real[:, None]
     wide = np.float64 if ours.dtype == np.float64 else np.float32
     ours, theirs = ours.astype(wide, copy=False), theirs.astype(wide, copy=False)
     apart = np.abs(ours - theirs)
