@@ -8,21 +8,18 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
+from embedded import CAT, eager, loaded
 from typer.testing import CliRunner
 
 from regard.cli.main import app
-
-CAT = "The cat sat on the mat because it was tired."
-BANK = "John went to the bank to deposit money."
-SOURCE = Path(__file__).parent.parent / "src"
 
 
 def regard(*arguments, **options):
     """Run the command in this process."""
     options.setdefault("env", {"COLUMNS": "80", "COLORFGBG": "", "NO_COLOR": None})
-    return CliRunner().invoke(app, arguments, prog_name="regard", **options)
+    runner = CliRunner(charset=options.pop("charset", "utf-8"))
+    return runner.invoke(app, arguments, prog_name="regard", **options)
 
 
 def process(*arguments, stdout=subprocess.PIPE, **environment):
@@ -82,7 +79,17 @@ def test_help_teaches():
     for name in ("look", "open", "heads", "steps"):
         assert name in done.stdout
         assert regard(name, "--help").exit_code == 0
-    for option in ("--from", "--to", "--by", "--layer", "--head", "--model", "--top", "--json", "--save"):
+    for option in (
+        "--from",
+        "--to",
+        "--by",
+        "--layer",
+        "--head",
+        "--model",
+        "--top",
+        "--json",
+        "--save",
+    ):
         assert option in regard("look", "--help").stdout
 
 
@@ -126,3 +133,190 @@ def test_a_model_that_is_not_there(tmp_path):
     done = regard(CAT, "--model", str(tmp_path / "nothing"))
     assert done.exit_code == 2
     assert "nothing" in done.stderr
+
+
+# ------------------------------------------------------------------ with the embedded model
+
+
+@pytest.fixture
+def model_at_hand(monkeypatch):
+    """Loading is what takes seconds: the command gets the model that the other tests have."""
+    monkeypatch.setattr("regard.recording.models.resolve", loaded)
+
+
+@pytest.mark.usefixtures("model_at_hand")
+class TestLook:
+    def test_from(self):
+        done = regard(CAT, "--from", "it")
+        assert done.exit_code == 0
+        lines = done.stdout.splitlines()
+        assert lines[1] == "  “it” gives “tired” 77 %; the others give it 5 %."
+        begin = next(i for i, line in enumerate(lines) if line.startswith("  word"))
+        words = [line.split()[0] for line in lines[begin + 1 : begin + 5]]
+        assert words == ["tired", "was", "because", "cat"]
+        assert "49 %    13 %    18 %   +31      3     1" in lines[begin + 4]
+        assert "✓ matches the model to" in done.stdout
+        assert "\x1b" not in done.stdout
+
+    def test_options_may_come_first_and_look_is_the_same(self):
+        expected = regard(CAT, "--from", "it").stdout
+        assert regard("--from", "it", CAT).stdout == expected
+        assert regard("look", CAT, "--from", "it").stdout == expected
+        assert regard("look", "--from", "it", "--", CAT).stdout == expected
+
+    def test_standard_input(self):
+        done = regard("-", "--from", "it", input=CAT + "\n")
+        assert done.stdout == regard(CAT, "--from", "it").stdout
+
+    def test_look_reads_a_commands_name_as_text(self):
+        done = regard("look", "open steps", "--from", "open")
+        assert "“open” gives “steps”" in done.stdout
+
+    def test_links_to_heads_weight_top(self):
+        assert "The strongest links" in regard(CAT).stdout
+        assert "Which words read “cat”" in regard(CAT, "--to", "cat").stdout
+        assert (
+            "Heads in which “it” reads “cat”" in regard(CAT, "--from", "it", "--to", "cat").stdout
+        )
+        assert "by weight alone" in regard(CAT, "--from", "it", "--by", "weight").stdout
+        assert "and 8 more words" in regard(CAT, "--from", "it", "--top", "2").stdout
+        assert (
+            "in layer 3 head 1" in regard(CAT, "--from", "it", "--layer", "3", "--head", "1").stdout
+        )
+
+    def test_a_word_that_occurs_twice_prints_the_choices(self):
+        done = regard("It was late when it rained.", "--from", "it")
+        assert done.exit_code == 2
+        assert "it:1  [it] was late" in done.stderr
+        assert "it:2  it was late when [it] rained" in done.stderr
+        assert done.stdout == ""
+        assert regard("It was late when it rained.", "--from", "it:2").exit_code == 0
+
+    def test_a_word_that_is_not_there(self):
+        done = regard(CAT, "--from", "dog")
+        assert done.exit_code == 2
+        assert done.stderr.startswith("regard: 'dog' is no word of the text: the cat sat")
+
+    def test_a_layer_that_is_not_there(self):
+        done = regard(CAT, "--from", "it", "--layer", "6")
+        assert done.exit_code == 2
+        assert "layer: expected one of [0, 1, 2, 3, 4, 5], received 6" in done.stderr
+
+    def test_a_text_that_is_too_long(self):
+        done = regard("word " * 513, "--from", "word:1")
+        assert done.exit_code == 2
+        assert "the text has 515 tokens; all-MiniLM-L6-v2 reads at most 512" in done.stderr
+
+    def test_a_text_just_short_enough(self):
+        assert regard("tired " + "word " * 509, "--from", "tired").exit_code == 0
+
+    def test_json(self):
+        said = json.loads(regard(CAT, "--from", "it", "--json").stdout)
+        assert said["model"] == "all-MiniLM-L6-v2"
+        assert said["tokens"][8] == "it"
+        assert len(said["heads"]) == 72
+        # Not shortened by what belongs to the list: always all heads.
+        short = regard(CAT, "--from", "it", "--json", "--top", "3", "--layer", "0")
+        assert json.loads(short.stdout) == said
+        weights = eager(CAT)
+        for head in said["heads"]:
+            exact = weights[head["layer"], head["head"], 8, head["position"]]
+            assert head["weight"] == pytest.approx(exact, abs=2e-6)
+        links = json.loads(regard(CAT, "--json").stdout)["links"]
+        assert len(links) == 100
+
+    def test_json_can_be_written_anywhere(self):
+        done = regard("Das ist schön 注意.", "--json", charset="cp1252")
+        assert "schön" in "".join(json.loads(done.stdout)["tokens"]) or done.stdout.isascii()
+
+    @pytest.mark.parametrize(
+        "text", ["[INST] it [/INST] [bold]", "a \x1b[31mred it", "it\tis 🎉 مرحبا"]
+    )
+    def test_hostile_text(self, text):
+        done = regard(text, "--from", "it")
+        assert done.exit_code == 0
+        assert "\x1b" not in done.stdout
+        assert "\t" not in done.stdout
+
+    def test_one_word_alone(self):
+        done = regard("it", "--from", "it")
+        assert done.exit_code == 0
+        assert "“it” has no other word to read." in done.stdout
+        assert "There are no two words that can be linked." in regard("it").stdout
+
+    def test_save_and_open(self, tmp_path):
+        file = tmp_path / "cat.regard"
+        done = regard(CAT, "--from", "it", "--save", str(file))
+        assert done.exit_code == 0
+        assert f"saved {file}" in done.stderr
+        opened = regard("open", str(file), "--from", "it")
+        assert opened.stdout == done.stdout
+        as_json = regard("open", str(file), "--from", "it", "--json").stdout
+        assert json.loads(as_json) == json.loads(regard(CAT, "--from", "it", "--json").stdout)
+
+    def test_save_where_nothing_can_be_saved(self, tmp_path):
+        done = regard(CAT, "--save", str(tmp_path / "no" / "such" / "folder.regard"))
+        assert done.exit_code == 2
+        assert done.stderr.startswith("regard: ")
+
+
+# ------------------------------------------------------------------ whole processes
+
+
+def test_the_whole_command_in_a_pipe():
+    done = process(CAT, "--from", "it", COLUMNS="80")
+    out, err = done.communicate(timeout=120)
+    assert done.returncode == 0
+    assert err == b""
+    assert "“it” gives “tired” 77 %; the others give it 5 %." in out.decode()
+    assert b"\x1b" not in out
+
+
+def test_a_closed_pipe_is_quiet():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = process("steps", stdout=writing)
+    os.close(writing)
+    _, err = done.communicate(timeout=60)
+    assert err == b""
+
+
+def test_interrupted():
+    done = process(CAT, "--from", "it")
+    maps = Path(f"/proc/{done.pid}/maps")
+    for _ in range(300):  # until PyTorch is being imported
+        time.sleep(0.1)
+        if maps.exists() and "libtorch" in maps.read_text():
+            break
+    done.send_signal(signal.SIGINT)
+    out, err = done.communicate(timeout=60)
+    assert done.returncode == 130
+    assert b"Traceback" not in err
+    assert out == b""
+
+
+def test_without_pytorch(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['torch'] = sys.modules['transformers'] = None\n"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = process(CAT, "--from", "it", PYTHONPATH=path)
+    out, err = done.communicate(timeout=60)
+    assert done.returncode == 2
+    assert out == b""
+    assert "needs PyTorch: pip install 'regard[models]'" in err.decode() or (
+        "need transformers and PyTorch: pip install 'regard[models]'" in err.decode()
+    )
+    assert b"Traceback" not in err
+
+
+def test_what_a_quick_command_does_not_import():
+    code = (
+        "import sys; from regard.cli.main import main\n"
+        "try: main(['steps'])\n"
+        "except SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "torch" not in done.stderr.split()
+    assert "transformers" not in done.stderr.split()

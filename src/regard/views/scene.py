@@ -317,7 +317,8 @@ def percent(weight: float) -> str:
     """
     if isnan(weight):
         return "–"
-    return "<1 %" if 0 < weight < 0.005 else f"{100 * weight:.0f} %"
+    shown = f"{100 * weight:.0f}"
+    return "<1 %" if shown == "0" and weight > 0 else f"{shown} %"
 
 
 def points(lift: float) -> str:
