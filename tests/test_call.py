@@ -3,6 +3,8 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import regard
 from regard.core.call import check
@@ -385,3 +387,65 @@ def test_numbers_of_numpy_are_numbers():
     assert (call.dropout, call.seed) == (0.5, 2**64 - 1)
     assert check(Q, K, V, scale=0).rule.scale == 0
     assert check(Q, K, V, scale=-2).rule.scale == -2
+
+
+# ------------------------------------------------------------------------------------- anything
+
+
+@st.composite
+def soups(draw):
+    """Arguments that may or may not fit together: mostly nearly right, sometimes nonsense."""
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    sizes = {name: draw(st.sampled_from([0, 1, 2, 3, 5, 7])) for name in "BGTSV"}
+    sizes |= {"H": sizes["G"] * int(random.integers(1, 4)), "D": int(random.choice([1, 3, 8]))}
+
+    def size(name):
+        return sizes[name] if random.random() < 0.99 else int(random.integers(0, 8))
+
+    def array(axes, kind):
+        shape = [size(name) for name in axes][int(random.random() < 0.01) :]
+        numbers = random.integers(-2, 9, shape)
+        if kind == "int":
+            return numbers if random.random() < 0.1 else numbers.clip(0, sizes["S"])
+        if kind == "bool":
+            return numbers > 0
+        return numbers.astype(random.choice(["f4"] * 97 + ["f2", "f8", "i4"]))
+
+    lead = draw(st.sampled_from(["", "B", "BB"]))
+    arrays = [array(lead + axes, "float") for axes in ("HTD", "GSD", "GSV")]
+    some = {
+        "mask": lambda: array(random.choice([lead + "HTS", "HTS", "TS", "S", lead + "S"]), "bool"),
+        "bias": lambda: array(random.choice([lead + "HTS", "HTS", "TS", "S", lead + "S"]), "float"),
+        "causal": lambda: bool(random.random() < 0.9) or "yes",
+        "window": lambda: (int(random.integers(-1, 9)), None),
+        "query_offset": lambda: random.choice([0, 3, -9, 10**30]),
+        "key_lengths": lambda: array(lead, "int"),
+        "segments": lambda: (array(lead + "T", "int"), array(lead + "S", "int")),
+        "ranges": lambda: (array(lead + "T", "int"), array(lead + "T", "int")),
+        "softcap": lambda: random.choice([-1, 0, 3.0, 3.0, 20.0]),
+        "sinks": lambda: array("H", "float"),
+        "scale": lambda: random.choice([0, 1, -2.5, 0.3, np.nan]),
+    }
+    chosen = draw(st.sets(st.sampled_from(sorted(some)), max_size=3))
+    if random.random() < 0.8 and chosen & {"causal", "window"}:
+        chosen.add("query_offset")
+    return arrays, {name: some[name]() for name in sorted(chosen)}
+
+
+@settings(max_examples=600)
+@given(soups())
+def test_soup(soup):
+    # Whatever comes in: an answer, the textbook's, or a refusal in words; from `look` the same.
+    arrays, options = soup
+    try:
+        output = regard.attention(*arrays, **options)
+    except (TypeError, ValueError) as error:
+        with pytest.raises(type(error), match=": expected "):
+            regard.look(*arrays, **options)
+        return
+    judge = regard.steps(*arrays, **options)
+    assert output.shape == judge.output.shape
+    np.testing.assert_allclose(output, judge.output, rtol=0.02, atol=0.02)
+    np.testing.assert_allclose(
+        regard.look(*arrays, **options).weights[...], judge.weights, atol=2e-5
+    )

@@ -92,25 +92,20 @@ def attention(
     >>> attention(query, keys, values, scale=1).round(4)
     array([[16.8928, 15.7768]])
     """
-    options: dict[str, Any] = {
-        "mask": mask,
-        "bias": bias,
-        "causal": causal,
-        "window": window,
-        "query_offset": query_offset,
-        "key_lengths": key_lengths,
-        "segments": segments,
-        "ranges": ranges,
-        "softcap": softcap,
-        "sinks": sinks,
-        "scale": scale,
-        "dropout": dropout,
-        "seed": seed,
-        "precision": precision,
-    }
-    if (framework := door(query, key, value)) is not None:
-        return framework.attention(query, key, value, **options, return_lse=return_lse)
-    call = check(query, key, value, **options)
+    if not (type(query) is type(key) is type(value) is np.ndarray):
+        framework = door(query, key, value)
+        if framework is not None:
+            return framework.attention(
+                query, key, value, mask=mask, bias=bias, causal=causal, window=window,
+                query_offset=query_offset, key_lengths=key_lengths, segments=segments,
+                ranges=ranges, softcap=softcap, sinks=sinks, scale=scale, dropout=dropout,
+                seed=seed, precision=precision, return_lse=return_lse,
+            )  # fmt: skip
+    call = check(
+        query, key, value, mask=mask, bias=bias, causal=causal, window=window,
+        query_offset=query_offset, key_lengths=key_lengths, segments=segments, ranges=ranges,
+        softcap=softcap, sinks=sinks, scale=scale, dropout=dropout, seed=seed, precision=precision,
+    )  # fmt: skip
     output, lse = compute(call)
     if call.flat:
         output, lse = output[0], lse[0]

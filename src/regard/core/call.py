@@ -147,8 +147,9 @@ def check(
         seed = _seed(seed, dropout)
     if precision not in ("highest", "high"):
         raise ValueError(f"precision: expected 'highest' or 'high', received {precision!r}")
-    limits = (lower, upper, length, first, past, of_queries, of_keys)
-    rule = Rule(scale, softcap, mask, bias, sinks, *limits, 0)
+    rule = Rule(
+        scale, softcap, mask, bias, sinks, lower, upper, length, first, past, of_queries, of_keys, 0
+    )
     return Call(q, k, v, shape, rule, flat, offset, dropout, seed or 0)
 
 

@@ -16,7 +16,7 @@ def multipliers(shape: tuple[int, ...], dropout: float, seed: int | None) -> Arr
 
     >>> print(multipliers((1, 2, 3), 0.5, seed=7))
     [[[2. 2. 0.]
-      [0. 2. 2.]]]
+      [0. 2. 0.]]]
     """
     if not dropout:
         return np.ones(shape)
