@@ -286,16 +286,36 @@ def test_a_bias_that_is_no_number_is_an_error_where_it_is_attended(bad, dtype):
 @floats
 @pytest.mark.parametrize("low", [-1e300, -1e39, -3e38, -1e30])
 def test_a_finite_bias_never_excludes(low, dtype):
+    # Beside such a number all scores are equal, in any width: each row is the mean of its values.
     q, k, v = normal(13, (6, 5, 7), (3, 11, 7), (3, 11, 7), dtype=dtype)
-    output, lse = regard.attention(q, k, v, bias=np.float64(low), return_lse=True)
-    # All scores are equal beside such a number (in the width that computes them).
-    assert np.isfinite(output.astype(float)).all()
-    if dtype == np.float64 and low > -1e39:
-        return
+    bias = np.full(11, low, np.float64)
+    output = regard.attention(q, k, v, bias=bias)
+    judge = regard.steps(q, k, v, bias=bias)
     mean = np.repeat(v.astype(float).mean(axis=1), 2, axis=0)[:, None]
-    if dtype != np.float64 or low == -1e300:
-        near(output, np.broadcast_to(mean, output.shape), mean.astype(dtype) + 0 * output, dtype)
-    assert (lse < 0).all()
+    np.testing.assert_allclose(judge.output, np.broadcast_to(mean, judge.output.shape))
+    near(output, judge.output, judge.output.astype(dtype), dtype)
+
+
+@floats
+@pytest.mark.parametrize("softcap", [1e-300, 1e-40, 1e-3, 1e30, 1e40, 1e300])
+def test_soft_caps_of_any_size(softcap, dtype):
+    judged(*normal(33, (6, 5, 16), (3, 11, 16), (3, 11, 16), dtype=dtype), softcap=softcap)
+
+
+@floats
+@pytest.mark.parametrize("scale", [-1e4, -1e-300, 0, 1e-40, 1e4])
+def test_scales_of_any_size(scale, dtype):
+    arrays = normal(34, (6, 5, 16), (3, 11, 16), (3, 11, 16), dtype=dtype)
+    judged(*arrays, scale=scale, weights=abs(scale) < 1)
+
+
+def test_sinks_that_are_no_numbers():
+    q, k, v = normal(35, (3, 5, 16), (3, 11, 16), (3, 11, 16))
+    output, lse = regard.attention(q, k, v, sinks=[-np.inf, np.nan, np.inf], return_lse=True)
+    assert same(output[0], regard.attention(q, k, v)[0])
+    assert np.isnan(output[1:]).all()
+    assert not np.isfinite(lse[1:]).any()
+    judged(q, k, v, sinks=[-np.inf, np.nan, np.inf], weights=False)
 
 
 def test_scores_beyond_their_width():

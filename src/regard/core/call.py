@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from regard.core import reach
 from regard.core.arguments import (
+    FLOAT64,
     Array,
     ShapeError,
     addends,
@@ -142,6 +143,8 @@ def check(
         softcap = 0.0
     else:
         softcap = number("softcap", softcap, "a finite number above 0", lambda c: 0 < c < math.inf)
+        if q.dtype != FLOAT64:  # float32 holds it then, and no weight changes
+            softcap = min(max(softcap, 1e-30), 1e30)
     if dropout != 0 or seed is not None:
         dropout = number("dropout", dropout, "a probability in [0, 1)", lambda p: 0 <= p < 1)
         seed = _seed(seed, dropout)
