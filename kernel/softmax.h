@@ -20,8 +20,13 @@ template <int vectors, class F>
         if (slope) store(slope + j * width<F> + v * N, splat(F(1)) - bent * bent);
         x = bent * splat(softcap);
       }
-      if (bias) x = x + load(bias + j * width<F> + v * N);
       store(at, x);
+    }
+  // A loop of its own: the compiler must not fuse this addition with a product in one copy of this function and not in another.
+  for (int j = from; bias && j < to; ++j)
+    for (int v = 0; v < vectors; ++v) {
+      int64_t at = j * width<F> + v * N;
+      store(s + at, load(s + at) + load(bias + at));
     }
 }
 
