@@ -577,6 +577,13 @@ def test_merge_of_large_scores_and_one_sink():
     np.testing.assert_allclose(lse, judge.lse, rtol=1e-6)
 
 
+def test_merge_of_a_single_row():
+    parts = [np.array([1.0, 2.0]), np.array([3.0, 4.0])], [np.float64(0), np.float64(0)]
+    output, lse = regard.merge(*parts)
+    assert output.tolist() == [2, 3]
+    assert lse == np.log(2)
+
+
 def test_merge_refuses():
     output, lse = np.zeros((2, 5, 3)), np.zeros((2, 5))
     with pytest.raises(ValueError, match=r"at least one part.*0 and 0"):
@@ -673,7 +680,8 @@ def guarded(array, at_end):
 random = np.random.default_rng(0)
 sizes = itertools.product((1, 30), (1, 7, 65), (1, 16, 23), (16, 19))
 types = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
-for (T, S, D, V), dtype, at_end in itertools.product(sizes, types, (True, False)):
+sides = [(dtype, True) for dtype in types] + [(np.float32, False)]
+for (T, S, D, V), (dtype, at_end) in itertools.product(sizes, sides):
     make = lambda *shape: guarded(random.standard_normal(shape).astype(dtype), at_end)
     q, k, v = make(4, T, D), make(2, S, D), make(2, S, V)
     mask = guarded(random.random((4, T, S)) < 0.8, at_end)

@@ -15,9 +15,6 @@ from numpy.typing import ArrayLike
 from regard import _kernel
 from regard.core.arguments import BFLOAT16, FLOAT32, FLOAT64, Array, bits, floating
 from regard.core.call import Call, check
-from regard.core.threads import threads
-
-__all__ = ["attention", "compute", "door", "merge", "threads"]
 
 
 def attention(
@@ -112,12 +109,12 @@ def attention(
     return (output, lse) if return_lse else output
 
 
-def compute(call: Call) -> tuple[Array, Array]:
-    """Compute a checked call: output (B…, H, T, V) and lse (B…, H, T)."""
+def compute(call: Call, exact: bool = False) -> tuple[Array, Array]:
+    """Compute a checked call: output (B…, H, T, V) and lse (B…, H, T); `exact`: lse in float64."""
     query, key, value = call.query, call.key, call.value
     dtype, rows = query.dtype, call.shape[:-1]
     output = np.empty((*rows, value.shape[-1]), dtype)
-    lse = np.empty(rows, FLOAT64 if dtype == FLOAT64 else FLOAT32)
+    lse = np.empty(rows, FLOAT64 if exact or dtype == FLOAT64 else FLOAT32)
     result = output
     if dtype == BFLOAT16:
         query, key, value, result = bits(query), bits(key), bits(value), bits(output)
@@ -176,7 +173,7 @@ def merge(outputs: Sequence[Any], lses: Sequence[Any]) -> Any:
         )
     with np.errstate(all="ignore"):
         peak = np.maximum.reduce([lse for _, lse in parts]).astype(np.float64)
-        peak[peak == -np.inf] = 0  # a row without any key: exp(-inf - 0) is 0, not NaN
+        peak = np.where(peak == -np.inf, 0, peak)  # without any key: exp(-inf - 0) is 0, not NaN
         total, summed = np.zeros(shape[:-1]), np.zeros(shape)
         for output, lse in parts:
             share = np.exp(lse - peak)
