@@ -124,17 +124,19 @@ Calls calls() { return {forwards, backwards, tiles}; }
 
 int forward(const Problem& p, bool (*poll)()) {
   ++forwards;
+  if (!p.B || !p.G) return 0;
   const Kernel& k = kernel();
   double operations = double(p.B) * p.H * p.T * p.S * (p.D + p.V);
-  return over_rows(p, p.G ? p.H / p.G * p.T : 0, operations, k.workspace(p), k.rows_per_unit(p), poll,
+  return over_rows(p, p.H / p.G * p.T, operations, k.workspace(p), k.rows_per_unit(p), poll,
                    [&](const Unit& unit, char* space) { return k.forward(p, unit, space); });
 }
 
 int tile(const Problem& p, const Tile& t, bool (*poll)()) {
   ++tiles;
+  if (!p.B || !p.G) return 0;
   const Kernel& k = kernel();
   double operations = double(p.B) * p.H * t.rows * t.keys * (p.D + 8);
-  return over_rows(p, p.G ? p.H / p.G * t.rows : 0, operations, k.workspace(p), k.rows_per_unit(p), poll,
+  return over_rows(p, p.H / p.G * t.rows, operations, k.workspace(p), k.rows_per_unit(p), poll,
                    [&](const Unit& unit, char* space) { return k.tile(p, t, unit, space); });
 }
 
@@ -185,6 +187,7 @@ int backward(const Problem& p, const Gradients& g, double* sinks, bool (*poll)()
 template <class Run>
 static int over_heads(const Problem& p, int64_t k, bool (*poll)(), const Run& run) {
   ++tiles;
+  if (!p.B || !p.G) return 0;
   size_t bytes = kernel().looks->workspace(p, k);
   double operations = double(p.B) * p.H * p.T * p.S * (p.D + 16);
   return spread(p.B * p.H, threads_for(operations), poll,

@@ -120,6 +120,11 @@ def native(array: Array, dtype: np.dtype[Any]) -> Array:
     return np.require(array, dtype, "A")
 
 
+def real(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Name the dtype of weights and lse of a call: float64 for float64, float32 for all others."""
+    return FLOAT64 if dtype == FLOAT64 else FLOAT32
+
+
 def bits(array: Array) -> Array:
     """Give the array as the kernel takes it: bfloat16 as its 16 bits, others as they are."""
     return array.view(np.uint16) if array.dtype == BFLOAT16 else array

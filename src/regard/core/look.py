@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regard.core import changed, summaries
-from regard.core.arguments import Array
+from regard.core.arguments import Array, real
 from regard.core.attention import compute, door
 from regard.core.call import Call, check
 from regard.core.indexing import (
@@ -88,7 +88,7 @@ def look(
     call = check(query, key, value, **options)
     if copy:
         call = changed.copied(call)
-    return Look(call, *compute(call))
+    return Look(call, *compute(call, exact=True))
 
 
 class Look:
@@ -112,12 +112,17 @@ class Look:
     limit: int = 1 << 30
 
     def __init__(self, call: Call, output: Array, lse: Array, *, real_rows: Array | None = None):
-        """Wrap a checked call and what `compute` returns for it: (B…, H, T, V), (B…, H, T)."""
+        """Wrap a checked call and what `compute` returns for it: (B…, H, T, V), (B…, H, T).
+
+        `lse` is better float64: a weight is the difference of a score and an lse, and where both
+        are in the hundreds half a unit of float32 in the last place shows in every weight.
+        """
         self.call = call
         self._output = output
         self._lse = lse
+        self._dtype = real(call.dtype)
         self.output: Any = self._shaped(output)
-        self.lse = self._shaped(lse)
+        self.lse = self._shaped(lse.astype(self._dtype, copy=False))
         rows = (*call.batch, call.shape[-2])
         self.real_rows = None if real_rows is None else np.broadcast_to(real_rows, rows)
         self.removed: Array | None = None
@@ -150,7 +155,7 @@ class Look:
         where = ", ".join(self.axes)
         many = [name.rstrip("0123456789") + "s" for name in (*self.axes[:-2], "querie", "key")]
         sizes = " × ".join(f"{n} {name}" for n, name in zip(self.shape, many, strict=True))
-        dense = int(np.prod(self.shape)) * self._lse.dtype.itemsize
+        dense = int(np.prod(self.shape)) * self._dtype.itemsize
         return (
             f"Look: {sizes}, {self.call.dtype}\n"
             f"  keeps {size_in_words(self.nbytes)}; all weights would take {size_in_words(dense)}\n"
@@ -232,7 +237,7 @@ class Look:
 
     @cached_property
     def sums(self) -> Sums:
-        """What all rows give together, by key and by distance; computed once, O(T + S) a head.
+        """What all rows give together, by key and distance, and entropy: once, O(T + S) a head.
 
         Of shape (B…, H, …), with the head axis also where the call had none.
         """
@@ -272,7 +277,7 @@ class Look:
         *lead, queries, _ = self.call.shape
         wanted = positions_of(slice(None) if rows is None else rows, queries, "rows")
         # three arrays: weights and baseline, and positions of 8 bytes
-        itemsize = 2 * self._lse.dtype.itemsize + 8
+        itemsize = 2 * self._dtype.itemsize + 8
         refuse_over(self.limit, f"top({k})", (*lead, wanted.size, k), itemsize)
         some, order = np.unique(wanted, return_inverse=True)
         found = summaries.top(
@@ -287,7 +292,7 @@ class Look:
 
         With sinks the weights of a row add up to less than 1; they are taken as they are.
         """
-        return self._answer(summaries.entropy(self.call, self._lse))
+        return self._answer(self.sums.entropy)
 
     def mass(self, positions: Any) -> Array:
         """The weight that each row gives to some keys together: (B…, H, T).
@@ -385,7 +390,7 @@ class Look:
         """
         keys = positions_of(positions, self.call.shape[-1], "positions")
         call = changed.without(self.call, keys, sink)
-        left = Look(call, *compute(call), real_rows=self.real_rows)
+        left = Look(call, *compute(call, exact=True), real_rows=self.real_rows)
         left.limit = self.limit
         left.labels(self.query_labels, self.key_labels)
         left.removed = self.mass(positions) + (self.sink if sink else 0)
@@ -409,10 +414,10 @@ class Look:
 
     def _answer(self, array: Array) -> Array:
         """A sum as the caller gets it: in the weights' dtype, without a head axis nobody gave."""
-        return self._shaped(array.astype(self._lse.dtype, copy=False))
+        return self._shaped(array.astype(self._dtype, copy=False))
 
     def _view(self, name: str, tile: Tile, dtype: Any = None) -> View:
-        return View(self, name, tile, self._lse.dtype if dtype is None else dtype)
+        return View(self, name, tile, self._dtype if dtype is None else dtype)
 
     def _beside(self, what: Callable[..., Array], part: Part, rows: slice, keys: slice) -> Array:
         """`summaries.baseline` or `by_distance` of one rectangle."""

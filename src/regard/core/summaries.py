@@ -1,8 +1,9 @@
 """What can be said of all weights without holding them: sums over rectangles of bounded size.
 
-Every function here walks over a call once, `blocks` by `blocks`, and keeps what is linear in
-queries and keys. Sums are float64. Rows of padding (`real` False) are counted nowhere but in
-`mass`, `carry` and `entropy`, which answer row by row.
+Sums and the strongest keys of all rows are one pass in the kernel each; the rest walks over a
+call once, `blocks` by `blocks`. What is kept is linear in queries and keys; sums are float64. Rows
+of padding (`real` False) count nowhere but in `mass`, `carry` and `entropy`, which answer row by
+row.
 """
 
 from typing import Any, NamedTuple
@@ -11,7 +12,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike
 
-from regard.core.arguments import Array
+from regard import _kernel
+from regard.core.arguments import Array, bits
+from regard.core.arguments import real as weight_dtype
 from regard.core.call import Call
 from regard.core.tiles import Part, blocks, runs
 
@@ -39,50 +42,26 @@ class Sums(NamedTuple):
     seen: Array  # (B…, H, S)
     along: Array  # (B…, H, T + S - 1)
     met: Array  # (B…, H, T + S - 1)
+    entropy: Array  # (B…, H, T), of every row: -Σ w ln w, in nats
 
 
 def sums(call: Call, lse: Array, real: Array | None) -> Sums:
-    """One pass over all weights: sums by key, and by distance between row and key."""
+    """One pass over all weights, in the kernel; each head is summed in one order."""
     *lead, queries, keys = call.shape
     distances = max(0, queries + keys - 1)
-    received, along = np.zeros((*lead, keys)), np.zeros((*lead, distances))
-    seen, met = np.zeros((*lead, keys), np.int64), np.zeros((*lead, distances), np.int64)
-    for part, rows in blocks(call, lse):
-        every = slice(0, keys)
-        weights, allowed = part.tile("weights", rows, every), part.allowed(rows, every)
-        if real is not None:
-            padding = ~real[part.where[:-1]][rows]
-            weights[:, padding], allowed[:, padding] = 0, False
-        at = part.where
-        received[at] += weights.sum(axis=1, dtype=np.float64)
-        seen[at] += allowed.sum(axis=1, dtype=np.int64)
-        ends = slice(queries - rows.stop, queries - rows.start + keys - 1)
-        along[at][..., ends] += _diagonals(weights, np.float64)
-        met[at][..., ends] += _diagonals(allowed, np.int64)
-    return Sums(received, seen, along, met)
-
-
-def _diagonals(tile: Array, dtype: Any) -> Array:
-    """Sums of (heads, R, S) along its diagonals, the lowest left one first: (heads, R + S - 1).
-
-    Each row is written one place further to the left than the row above it; what stood on a
-    diagonal then stands in a column.
-    """
-    heads, rows, keys = tile.shape
-    most = max(keys, 64)
-    if rows > most:  # the skewed copy grows with the square of the rows
-        out = np.zeros((heads, rows + keys - 1), dtype)
-        for begin in range(0, rows, most):
-            piece = tile[:, begin : begin + most]
-            left = rows - begin - piece.shape[1]
-            out[:, left : left + piece.shape[1] + keys - 1] += _diagonals(piece, dtype)
-        return out
-    width = rows + keys - 1
-    skewed = np.zeros((heads, rows * (width + 1)), tile.dtype)
-    skewed.reshape(heads, rows, width + 1)[:, ::-1, :keys] = tile
-    columns = skewed[:, : rows * width].reshape(heads, rows, width)
-    summed: Array = columns.sum(axis=1, dtype=dtype)
-    return summed
+    out = Sums(
+        received=np.zeros((*lead, keys)),
+        seen=np.zeros((*lead, keys), np.int64),
+        along=np.zeros((*lead, distances)),
+        met=np.zeros((*lead, distances), np.int64),
+        entropy=np.zeros((*lead, queries)),
+    )
+    query, key = bits(call.query), bits(call.key)
+    _kernel.sums(
+        query, key, lse, real, out.received, out.seen, out.along, out.met, out.entropy,
+        None, None, None, *call.rule,
+    )  # fmt: skip
+    return out
 
 
 # ------------------------------------------------------------- a weight beside the other rows'
@@ -149,9 +128,12 @@ def top(
     rows: Array,
 ) -> Top:
     """The k keys of some rows that have the most weight, or the most beyond the others'."""
+    if len(rows) == call.shape[-2] and rows.size and call.shape[-1]:
+        return _top_of_all(call, lse, real, sums, k, by_lift)
     *lead, _, keys = call.shape
     shape = (*lead, len(rows), k)
-    found = Top(np.zeros(shape, lse.dtype), np.full(shape, np.nan, lse.dtype), np.full(shape, -1))
+    dtype = weight_dtype(call.dtype)
+    found = Top(np.zeros(shape, dtype), np.full(shape, np.nan, dtype), np.full(shape, -1))
     every = slice(0, keys)
     for part, block in blocks(call, lse, rows):
         weights, inside = own(None, part, block, every)
@@ -176,6 +158,26 @@ def top(
         found.baseline[there] = np.where(none, np.nan, beside)
         found.positions[there] = np.where(none, -1, best)
     return found
+
+
+def _top_of_all(
+    call: Call, lse: Array, real: Array | None, sums: Sums, k: int, by_lift: bool
+) -> Top:
+    """The same of all rows, in one pass of the kernel."""
+    shape = (*call.shape[:-1], k)
+    weights, positions = np.empty(shape, weight_dtype(call.dtype)), np.empty(shape, np.int64)
+    real_rows, received, seen, along, met = (real, *sums[:4]) if by_lift else (None,) * 5
+    query, key = bits(call.query), bits(call.key)
+    _kernel.top(
+        query, key, lse, real_rows, received, seen, along, met, weights, positions, *call.rule
+    )
+    found, at = positions >= 0, np.maximum(positions, 0)
+    given, times = (
+        np.take_along_axis(total[..., None, :], at, -1) for total in (sums.received, sums.seen)
+    )
+    counted = found if real is None else found & real[..., None, :, None]
+    beside = np.where(found, _others(given, times, weights, counted), np.nan)
+    return Top(weights, beside.astype(weights.dtype), positions)
 
 
 def _largest(rank: Array, k: int) -> Array:
@@ -204,16 +206,6 @@ def sink(call: Call, lse: Array) -> Array:
     with np.errstate(invalid="ignore"):
         taken = np.exp(logits[:, None] - lse)
     return np.where(np.isneginf(logits)[:, None], 0, taken)
-
-
-def entropy(call: Call, lse: Array) -> Array:
-    """-Σ w ln w over the keys of each row, in nats: (B…, H, T)."""
-    out = np.zeros(call.shape[:-1])
-    for part, rows in blocks(call, lse):
-        weights = part.tile("weights", rows, slice(0, call.shape[-1]))
-        logarithm = np.log(weights, out=np.zeros_like(weights), where=weights != 0)
-        out[part.where][:, rows] = -(weights * logarithm).sum(axis=-1, dtype=np.float64)
-    return out
 
 
 def mass(call: Call, lse: Array, keys: Array) -> Array:

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from regard import _kernel
-from regard.core.arguments import Array, bits
+from regard.core.arguments import Array, bits, real
 from regard.core.call import Call, Rule
 
 # What one rectangle of weights may take. Large enough that the calls into the kernel cost nothing
@@ -68,7 +68,7 @@ class Part:
 
     def tile(self, what: str, rows: slice, keys: slice) -> Array:
         """(heads, rows, keys) of "weights", "scores" or "allowed", rebuilt from query and key."""
-        dtype = bool if what == "allowed" else self.lse.dtype
+        dtype = bool if what == "allowed" else real(self.query.dtype)
         shape = (len(self.query), rows.stop - rows.start, keys.stop - keys.start)
         out = np.empty(shape, dtype)
         query, key = bits(self.query), bits(self.key)
@@ -114,7 +114,7 @@ def blocks(
     if not heads:
         return
     spans = [(0, queries)] if rows is None else [(a, b) for _, _, a, b in runs(rows)]
-    row_bytes = max(1, keys if width is None else width) * lse.dtype.itemsize
+    row_bytes = max(1, keys if width is None else width) * real(call.dtype).itemsize
     together = heads * row_bytes * min(FEW_ROWS, queries) <= TILE_BYTES
     height = max(1, TILE_BYTES // (row_bytes * (heads if together else 1)))
     for item in np.ndindex(call.batch):
