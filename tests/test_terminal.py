@@ -14,6 +14,7 @@ from regard.core.proof import Check
 from regard.views import terminal
 from regard.views.labels import visible
 from regard.views.palette import INKS, contrast, from_lab, ink, shade, to_lab
+from regard.views.pen import ground
 from regard.views.scene import Row, Scene, Spot
 
 NAN = float("nan")
@@ -162,13 +163,13 @@ def test_no_color(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("said", "ground"),
+    ("said", "expected"),
     [("15;0", "dark"), ("0;15", "light"), ("0;default;15", "light"), ("7;8", "dark"),
      ("0;7", "light"), ("", "unknown"), ("default;default", "unknown")],
 )  # fmt: skip
-def test_light_or_dark(said, ground):
-    assert terminal.ground({"COLORFGBG": said}) == ground
-    assert terminal.ground({}) == "unknown"
+def test_light_or_dark(said, expected):
+    assert ground({"COLORFGBG": said}) == expected
+    assert ground({}) == "unknown"
 
 
 def test_one_colour_above_and_another_below_what_the_others_give():

@@ -177,6 +177,38 @@ def open_(
     show(seen, source, to, by, layer, head, top, as_json)
 
 
+@app.command()
+def heads(
+    text: Text,
+    sort: Annotated[
+        str,
+        typer.Option(
+            metavar="MEASURE",
+            help="selectivity, entropy, first, special, itself, previous, next, same_token, "
+            "distance or heaviest.",
+        ),
+    ] = "selectivity",
+    layer: Layer = None,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="How many lines at the most.")] = 20,
+    model: Model = None,
+    as_json: Json = False,
+) -> None:
+    """Show what each head of a model does with a text: where to begin.
+
+    A map of all heads by one measure, and those that have most of it, with the others and the
+    heaviest link. Selectivity tells heads that choose from heads that give the same to everybody.
+    """
+    from regard.views import answer, terminal
+    from regard.views.overview import overview
+
+    seen = run(words(text), model)
+    with refusing(ValueError):
+        if as_json:
+            print_json(answer.heads_as_json(seen))
+        else:
+            terminal.show(overview(seen, sort, layer=layer, top=top))
+
+
 @app.command(epilog=STEPS)
 def steps(
     query: Annotated[
@@ -198,7 +230,7 @@ def steps(
     Without numbers: one query, three keys and their values, scale 1.
     """
     from regard.core.steps import steps as calculate
-    from regard.views.terminal import spell
+    from regard.views.pen import spell
 
     given = {"--query": query, "--keys": keys, "--values": values}
     if not any(given.values()):
@@ -253,11 +285,15 @@ def show(
 
     with refusing(WordError, ValueError):
         if as_json:
-            said = answer.as_json(seen, source, target, top=top or 100)
-            typer.echo(json.dumps(said, ensure_ascii=sys.stdout.encoding.lower() != "utf-8"))
+            print_json(answer.as_json(seen, source, target, top=top or 100))
             return
         shown = scene(seen, source, target, by=by.value, layer=layer, head=head, top=top or 10)
     terminal.show(shown)
+
+
+def print_json(said: object) -> None:
+    """One line of JSON, in letters that any console has."""
+    typer.echo(json.dumps(said, ensure_ascii=sys.stdout.encoding.lower() != "utf-8"))
 
 
 def run(text: str, which: str | None) -> "Recording":

@@ -163,3 +163,22 @@ def _silent(seen: Recording, links: Array) -> list[tuple[int, int]]:
     heard = {(int(link["layer"]), int(link["head"])) for link in links}
     every = [(x.number, int(h)) for x in seen.layers if x.kind == seen.run.main for h in x.heads]
     return [head for head in every if head not in heard]
+
+
+def heads_as_json(seen: Recording) -> dict[str, Any]:
+    """One object of plain values: what `Recording.heads` says of each head."""
+    table = seen.heads()
+    heads = [
+        {
+            name: None if isinstance(value, float) and not isfinite(value) else value
+            for name, value in zip(table.dtype.names or (), row.item(), strict=True)
+        }
+        for row in np.asarray(table)
+    ]
+    check = seen.check()
+    return {
+        "model": seen.model,
+        "tokens": seen.tokens[0] if len(seen.tokens) == 1 else seen.tokens,
+        "heads": heads,
+        "check": {"output": check.output, "relative": check.relative, "rows": check.rows},
+    }

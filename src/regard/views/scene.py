@@ -51,7 +51,7 @@ class Row:
     weight: float
     baseline: float  # what the other rows give this key
     by_distance: float  # what they give as far away
-    layer: int
+    layer: int | None  # None: one call alone
     head: int
 
     @property
@@ -120,7 +120,7 @@ def scene(
         shaded = text.own(seen.reads(found.source, by, "word", *where))
     left = len(ranked) - len(rows) if text.kind != "link" else 0
     return Scene(
-        model=_model(seen, len(text.places)),
+        model=described(seen),
         title=text.title(listed),
         finding=_finding(listed),
         words=_near(text.spots(shaded, by), listed),
@@ -128,7 +128,7 @@ def scene(
         names={"head": ("", ""), "word": ("word", "at"), "link": ("link", "at")}[text.kind],
         rows=rows,
         more=f"and {left} more {text.kind}{'s' * (left > 1)}" if left else "",
-        scale=_scale(rows),
+        scale=scale_of(rows),
         check=seen.check(),
         notes=tuple(_notes(seen, text, text.links[~comparable], by)),
     )
@@ -273,13 +273,16 @@ def _finding(listed: Array) -> str:
     return f"Layer {first['layer']} head {first['head']}. {beside}"
 
 
-def _model(seen: Recording, tokens: int) -> str:
+def described(seen: Recording) -> str:
+    """The model and its size, and that of the text."""
     own = [layer for layer in seen.layers if layer.kind == seen.run.main]
     heads = " or ".join(map(str, sorted({len(layer.heads) for layer in own})))
-    return f"{visible(seen.model)} · {len(own)} layers × {heads} heads · {tokens} tokens"
+    tokens = len(seen.texts[0])
+    texts = f"{len(seen.texts)} texts of {tokens}" if len(seen.texts) > 1 else str(tokens)
+    return f"{visible(seen.model)} · {len(own)} layers × {heads} heads · {texts} tokens"
 
 
-def _scale(rows: Iterable[Row]) -> float:
+def scale_of(rows: Iterable[Row]) -> float:
     """A round weight that no bar and no tick goes beyond."""
     most = max((np.fmax(row.weight, row.reference) for row in rows), default=1.0)
     return next((scale for scale in SCALES if scale >= most), 1.0)

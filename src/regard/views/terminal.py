@@ -5,147 +5,142 @@ Text objects, never markup, after `labels.visible` has taken from it what a term
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from math import isnan
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from regard.views.palette import INKS, Ground, Inks, ink, shade
-from regard.views.scene import Row, Scene, Spot, percent, points
+from regard.views.overview import Overview, measured
+from regard.views.palette import ink, shade
+from regard.views.pen import MARGIN, Column, Pen, cut, fit, ground, table, wrapped
+from regard.views.scene import NAN, Row, Scene, Spot, percent, points
 
-# What stands in for a character that a console cannot write.
-STAND_INS = dict(zip("━╸╾─┃╋╂╊✓✗·→×“”–−…␣⇥↵⟨⟩", '###.||||+x*>x""--~_>/<>', strict=True))
-STAND_INS |= dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", [*"0123456789", "^-"], strict=True))
-
-MARGIN = "  "
-BAR = 10, 50  # the shortest and the longest bar
-FAINT = 0.075  # shades below this only make a text restless
 Colours = Literal["truecolor", "256", "standard", "none"]
 
-
-@dataclass(frozen=True, slots=True)
-class Pen:
-    """What a terminal can show, and how to write on it."""
-
-    width: int
-    shades: bool  # 256 colours or more; else figures stand under the words
-    ground: Ground
-    encoding: str
-
-    @property
-    def inks(self) -> Inks:
-        """The colours that can be read on this ground."""
-        return INKS[self.ground]
-
-    def write(self, text: str, style: str = "") -> Text:
-        """The text in characters that the terminal has."""
-        return Text(spell(text, self.encoding), style, end="")
-
-    def quiet(self, text: str) -> Text:
-        """The same, for what is read second."""
-        return self.write(text, self.inks.quiet)
+# The measures of an overview, in the order in which they go where there is no room.
+SPARE = (
+    "same_token", "first", "next", "previous", "itself", "heaviest", "distance", "entropy",
+    "special", "selectivity",
+)  # fmt: skip
+FAINT = 0.075  # shades below this only make a text restless
 
 
-def spell(text: str, encoding: str) -> str:
-    """The text in characters of an encoding: stand-ins, or numbers, for those that it lacks.
-
-    >>> spell("“cat” ━ 注", "cp1252"), spell("“cat” ━ 注", "utf-8")
-    ('“cat” # <6CE8>', '“cat” ━ 注')
-    """
-
-    def one(char: str) -> str:
-        try:
-            char.encode(encoding)
-        except UnicodeEncodeError:
-            return STAND_INS.get(char) or f"<{ord(char):04X}>"
-        return char
-
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return "".join(map(one, text))
-    return text
-
-
-def show(scene: Scene, console: Console | None = None) -> None:
-    """Print a scene, by default to standard output, with what colours and characters that has."""
+def show(shown: Scene | Overview, console: Console | None = None) -> None:
+    """Print a view, by default to standard output, with what colours and characters that has."""
     console = console or Console(highlight=False, markup=False, emoji=False)
     shades = console.color_system in ("truecolor", "256") and not console.no_color
     pen = Pen(max(console.width, 32), shades, ground(os.environ), console.encoding)
-    for line in draw(scene, pen):
+    for line in draw(shown, pen):
         line.rstrip()
         console.print(line, soft_wrap=True)
 
 
-def to_terminal(scene: Scene, width: int = 80, colours: Colours = "none") -> str:
+def to_terminal(shown: Scene | Overview, width: int = 80, colours: Colours = "none") -> str:
     """The same as text, with escape sequences where colours are asked for."""
     system = None if colours == "none" else colours
     console = Console(
         file=StringIO(), width=width, color_system=system, force_terminal=system is not None,
         no_color=False, highlight=False, markup=False, emoji=False, legacy_windows=False,
     )  # fmt: skip
-    show(scene, console)
+    show(shown, console)
     written: StringIO = console.file  # type: ignore[assignment]
     return written.getvalue()
 
 
-def ground(environment: Mapping[str, str]) -> Ground:
-    """Light or dark, where the terminal says so: COLORFGBG is `text;background`, such as 15;0."""
-    colour = environment.get("COLORFGBG", "").rpartition(";")[2]
-    if not colour.isdigit():
-        return "unknown"
-    return "dark" if int(colour) < 7 or int(colour) == 8 else "light"
-
-
-def draw(scene: Scene, pen: Pen) -> Iterator[Text]:
-    """The lines of a scene."""
+def draw(shown: Scene | Overview, pen: Pen) -> Iterator[Text]:
+    """The lines of a view."""
     yield Text()
+    yield from _finding(shown, pen) if isinstance(shown, Scene) else _heads(shown, pen)
+    if shown.more:
+        yield from wrapped(pen.quiet(shown.more), pen)
+    yield Text()
+    for note in shown.notes:
+        yield from wrapped(pen.quiet(note), pen)
+    yield Text()
+    good = shown.check.verified
+    mark, style = ("✓", pen.inks.good) if good else ("✗", f"bold {pen.inks.bad}")
+    yield from wrapped(pen.write(f"{mark} {shown.check}", style), pen)
+    yield from wrapped(pen.quiet(shown.model), pen)
+    yield Text()
+
+
+def _finding(scene: Scene, pen: Pen) -> Iterator[Text]:
     yield from wrapped(title(scene.title, pen), pen)
     if scene.finding:
         yield from wrapped(pen.quiet(scene.finding), pen)
-    yield Text()
-    yield from sentence(scene.words, pen)
+    if scene.words:
+        yield Text()
+        yield from sentence(scene.words, pen)
     if scene.rows:
         yield Text()
         yield from wrapped(pen.write(scene.heading, "bold"), pen)
         yield from table(columns(scene, pen), pen)
-        if scene.more:
-            yield from wrapped(pen.quiet(scene.more), pen)
-    yield Text()
-    for note in scene.notes:
-        yield from wrapped(pen.quiet(note), pen)
-    yield Text()
-    good = scene.check.verified
-    mark, style = ("✓", pen.inks.good) if good else ("✗", f"bold {pen.inks.bad}")
-    yield from wrapped(pen.write(f"{mark} {scene.check}", style), pen)
-    yield from wrapped(pen.quiet(scene.model), pen)
-    yield Text()
 
 
-def wrapped(text: Text, pen: Pen) -> Iterator[Text]:
-    """A paragraph, broken at spaces."""
-    line = Text(MARGIN)
-    for word in text.split(" "):
-        if line.cell_len > len(MARGIN):
-            if line.cell_len + 1 + word.cell_len > pen.width:
-                yield line
-                line = Text(MARGIN)
+def _heads(shown: Overview, pen: Pen) -> Iterator[Text]:
+    yield from wrapped(pen.write(shown.title, "bold"), pen)
+    yield from wrapped(pen.quiet(shown.finding), pen)
+    yield Text()
+    yield from heat(shown, pen)
+    yield Text()
+    yield from table(measures(shown, pen), pen)
+
+
+def heat(shown: Overview, pen: Pen) -> Iterator[Text]:
+    """Layers by heads, shaded; where colours cannot, in tenths of the largest."""
+    wide = 3 if len(shown.heads) * 3 + 10 <= pen.width else 2
+    side = max(len(f"layer {shown.layers[-1]}"), 8)
+    top = Text(MARGIN) + pen.quiet("head".rjust(side))
+    for head in shown.heads:
+        top.append_text(pen.quiet(f"{head if wide > 2 or head % 5 == 0 else '':>{wide}}"[:wide]))
+    yield top
+    for layer, shares in zip(shown.layers, shown.shares, strict=True):
+        line = Text(MARGIN) + pen.quiet(f"layer {layer}".rjust(side)) + Text(" ")
+        for share in shares:
+            if isnan(share):
+                line.append_text(pen.quiet("–".rjust(wide)))
+            elif pen.shades:
+                line.append(" " * wide, f"on {shade(round(share, 2), pen.ground)}")
             else:
-                line.append(" ")
-        line.append_text(word)
-    yield line
+                line.append_text(pen.write(str(min(int(10 * share), 9)).rjust(wide)))
+        yield line
+
+
+def measures(shown: Overview, pen: Pen) -> list[Column]:
+    """The columns of an overview: what it is sorted by first, the others while there is room."""
+    rows, own = shown.rows, shown.measure
+    most = max((row.measures[own] for row in rows if not isnan(row.measures[own])), default=1.0)
+
+    def column(name: str, spare: int = 0) -> Column:
+        style = "bold" if name == own else pen.inks.quiet
+        cells = [pen.write(measured(name, row.measures[name]), style) for row in rows]
+        return Column(name.replace("_token", ""), cells, spare=spare)
+
+    def bars(width: int) -> list[Text]:
+        return [
+            bar(Row("", "", row.measures[own], NAN, NAN, 0, 0), most or 1.0, width, pen)
+            for row in rows
+        ]
+
+    others = [name for name in SPARE if name != own]
+    return [
+        Column("layer", [pen.write(str(row.layer)) for row in rows]),
+        Column("head", [pen.write(str(row.head)) for row in rows]),
+        Column("", bars=bars, spare=len(others)),
+        column(own),
+        *(column(name, spare) for spare, name in enumerate(others, 1)),
+        Column("its heaviest link", [pen.quiet(cut(row.link, 24)) for row in rows], left=True),
+    ]
 
 
 def title(parts: Sequence[tuple[str, bool]], pen: Pen) -> Text:
     """The finding's sentence, the text's words in quotes and colour."""
     line = Text()
     for part, word in parts:
-        shown = f"“{_cut(part, pen.width // 2)}”" if word else part
+        shown = f"“{cut(part, pen.width // 2)}”" if word else part
         line.append_text(pen.write(shown, f"bold {pen.inks.above}" if word else "bold"))
     return line
 
@@ -165,13 +160,13 @@ def sentence(words: Sequence[Spot], pen: Pen) -> Iterator[Text]:
             else:
                 above.append(apart)
                 below.append(apart)
-        above.append_text(_fit(word, room, True, pen))
-        below.append_text(_fit(figure, room, True, pen))
+        above.append_text(fit(word, room, True, pen))
+        below.append_text(fit(figure, room, True, pen))
     yield from [above] if pen.shades else [above, below]
 
 
 def _word(spot: Spot, last: bool, pen: Pen) -> Text:
-    label = pen.write(_cut(spot.label, pen.width - 6))
+    label = pen.write(cut(spot.label, pen.width - 6))
     if pen.shades:
         label = Text.assemble(" " if spot.spaced else "", label, " " if last else "")
     if spot.kind == "pinned":
@@ -190,56 +185,16 @@ def _figure(spot: Spot, width: int, pen: Pen) -> Text:
     return Text() if isnan(spot.shade) else pen.quiet(points(spot.shade))
 
 
-class Column(NamedTuple):
-    """A column of a table."""
-
-    title: str
-    cells: Sequence[Text] = ()
-    left: bool = False
-    spare: int = 0  # where there is no room, 1 goes first; 0 stays
-    bars: Callable[[int], Sequence[Text]] | None = None  # cells as wide as there is room
-
-
-def table(columns: Sequence[Column], pen: Pen) -> Iterator[Text]:
-    """Columns side by side, as many as there is room for."""
-    gap = "  " if pen.width >= 60 else " "
-    kept = list(columns)
-
-    def width(column: Column) -> int:
-        cells = max((cell.cell_len for cell in column.cells), default=BAR[0] if column.bars else 0)
-        return max(cell_len(column.title), cells)
-
-    def room() -> int:
-        gaps = len(gap) * (len(kept) - (pen.width < 60))  # the last is the right margin
-        return pen.width - len(MARGIN) - gaps - sum(map(width, kept))
-
-    for column in sorted((column for column in columns if column.spare), key=lambda c: c.spare):
-        if room() < 0:
-            kept.remove(column)
-    cells: list[Sequence[Text]] = []
-    for column in kept:
-        wide = width(column)
-        if column.bars:
-            wide = min(wide + max(room(), 0), BAR[1])
-        elif column.left:
-            wide += min(room(), 0)
-        parts = column.bars(wide) if column.bars else column.cells
-        heading = pen.quiet(column.title)
-        cells.append([_fit(cell, wide, column.left, pen) for cell in (heading, *parts)])
-    for line in zip(*cells, strict=True):
-        yield Text(MARGIN) + Text(gap).join(line)
-
-
 def columns(scene: Scene, pen: Pen) -> list[Column]:
     """The columns of a ranked list."""
     rows = scene.rows
     label, place = scene.names
-    heads = [
-        Column("layer", [pen.quiet(str(row.layer)) for row in rows]),
-        Column("head", [pen.quiet(str(row.head)) for row in rows]),
-    ]
+    layered = [row for row in rows if row.layer is not None]
+    heads = [Column("head", [pen.quiet(str(row.head)) for row in rows])]
+    if layered:
+        heads.insert(0, Column("layer", [pen.quiet(str(row.layer)) for row in layered]))
     named = [
-        Column(label, [pen.write(_cut(row.label, pen.width // 3)) for row in rows], left=True),
+        Column(label, [pen.write(cut(row.label, pen.width // 3)) for row in rows], left=True),
         Column(place, [pen.quiet(row.place) for row in rows]),
     ]
     numbers = [
@@ -272,16 +227,3 @@ def bar(row: Row, scale: float, width: int, pen: Pen) -> Text:
         else:
             drawn.append_text(pen.quiet("─╾━"[filled]))
     return drawn
-
-
-def _cut(text: str, width: int) -> str:
-    """The text in so many columns; what is cut shows as an ellipsis."""
-    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
-
-
-def _fit(text: Text, width: int, left: bool, pen: Pen) -> Text:
-    """The text in exactly so many columns."""
-    if text.cell_len > width:
-        text = pen.write(_cut(text.plain, width), str(text.style))
-    pad = " " * (width - text.cell_len)
-    return text + pad if left else Text.assemble(pad, text)
