@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -150,6 +151,8 @@ def look(
     one reads the other; with neither, the strongest links. Each weight is shown with what the
     other words give, because some heads give the same weight whoever asks.
     """
+    if save is not None and (save.is_dir() or not save.parent.is_dir()):
+        stop(f"--save: {save} cannot be written: it is a folder, or its folder is not there")
     seen = run(words(text), model)
     if save is not None:
         with refusing(OSError):
@@ -301,6 +304,8 @@ def run(text: str, which: str | None) -> "Recording":
     # What the libraries have to say is for those who call them; a view says what was left out.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     warnings.simplefilter("ignore")
+    if find_spec("torch") is None:
+        stop("needs PyTorch: pip install 'regard[models]'")
     from regard.recording import models
     from regard.recording.capture import record
 

@@ -11,18 +11,33 @@ from regard.recording.recording import Recording
 from regard.views.labels import visible
 from regard.views.scene import HONEST, described, percent
 
-# What heads can be sorted by, and what it means.
+# What heads can be sorted by: what is said of the first, and what the measure is.
 MEASURES = {
-    "selectivity": "how far a row's weights are from the head's average; 0: every word reads alike",
-    "entropy": "how widely a row spreads its weight, in nats; 0: all on one token",
-    "first": "the share of weight on the first token",
-    "special": "the share of weight on special tokens",
-    "itself": "the share of weight that tokens give themselves",
-    "previous": "the share of weight on the token before",
-    "next": "the share of weight on the token after",
-    "same_token": "the share of weight on the same token elsewhere",
-    "distance": "how far away the weight is, in tokens, on average",
-    "heaviest": "the weight of the heaviest link between different, ordinary tokens",
+    "selectivity": (
+        "is the most selective",
+        "how far a row's weights are from the head's average; 0: every word reads alike",
+    ),
+    "entropy": (
+        "spreads its weight the widest",
+        "how widely a row spreads its weight, in nats; 0: all on one token",
+    ),
+    "first": ("gives the first token the most", "the share of weight on the first token"),
+    "special": ("gives special tokens the most", "the share of weight on special tokens"),
+    "itself": (
+        "gives the most to the token itself",
+        "the share of weight that tokens give themselves",
+    ),
+    "previous": ("gives the most to the token before", "the share of weight one token back"),
+    "next": ("gives the most to the token after", "the share of weight one token on"),
+    "same_token": (
+        "gives the most to the same token elsewhere",
+        "the share of weight on the same token elsewhere in the text",
+    ),
+    "distance": ("reads from the farthest", "how far away the weight is on average, in tokens"),
+    "heaviest": (
+        "has the heaviest link",
+        "the largest weight between different tokens that are not special",
+    ),
 }
 
 
@@ -84,12 +99,12 @@ def overview(
     order = np.lexsort((wanted["head"], wanted["layer"], -np.where(np.isnan(value), -1, value)))
     rows = tuple(_row(seen, wanted[i]) for i in order[:top])
     left = len(wanted) - len(rows)
-    first = rows[0]
+    first, (said, meaning) = rows[0], MEASURES[sort]
     return Overview(
         model=described(seen),
-        title=f"Layer {first.layer} head {first.head} has the highest {sort.replace('_', ' ')}: "
+        title=f"Layer {first.layer} head {first.head} {said}: "
         f"{measured(sort, first.measures[sort])}.",
-        finding=f"{sort.replace('_', ' ')}: {MEASURES[sort]}.",
+        finding=f"{sort.replace('_', ' ')}: {meaning}.",
         measure=sort,
         layers=layers,
         heads=heads,

@@ -34,7 +34,8 @@ def show(shown: Scene | Overview, console: Console | None = None) -> None:
     shades = console.color_system in ("truecolor", "256") and not console.no_color
     pen = Pen(max(console.width, 32), shades, ground(os.environ), console.encoding)
     for line in draw(shown, pen):
-        line.rstrip()
+        if not pen.shades:  # a shade may stand on a space
+            line.rstrip()
         console.print(line, soft_wrap=True)
 
 
