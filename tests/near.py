@@ -80,9 +80,9 @@ def judged(query: Any, key: Any, value: Any, *, weights: bool = True, **options:
     if weights:
         look = regard.look(query, key, value, **without_dropout(options))
         found = look.weights[...]
-        # A weight is rebuilt from lse, which is rounded: half a unit in the last place.
-        finite = judge.lse[np.isfinite(judge.lse)]
-        more = min(float(np.abs(finite).max(initial=0)), 1000) / 2
+        # A weight is e^(score - lse): the rounding of both is relative to them, not to the weight.
+        finite = np.abs(judge.lse[np.isfinite(judge.lse)])
+        more = min(float(finite.max(initial=0)), 10) / 2
         near(found, judge.weights, by_formula[1], lse.dtype, "weights", more)
         assert not found[~judge.allowed].any(), "a key that may not be attended has weight"
         near(look.sink, judge.sink, by_formula[2], lse.dtype, "sink", more)

@@ -16,12 +16,8 @@ import regard
 FLOATS = [np.float64, np.float32, np.float16, ml_dtypes.bfloat16]
 pytestmark = pytest.mark.usefixtures("kernel")
 
-# Rows whose lse is so large that rounding it loses what tells their weights apart.
-HUGE = [
-    case
-    for case in CASES
-    if case.name in ("the lowest finite bias is no mask", "a dot product beyond float16")
-]
+# A row whose lse is so large that it cannot also hold what tells its weights apart.
+(LOWEST,) = (case for case in CASES if case.name == "the lowest finite bias is no mask")
 
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 floats = pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: np.dtype(dtype).name)
@@ -50,7 +46,7 @@ def test_cases_with_weights(case):
     assert same(look.output, regard.attention(*case.inputs, **case.options))
     judge = regard.steps(*case.inputs, **case.options)
     expected = judge.weights if judge.weights.size > 1000 else case.answer("weights")
-    if case not in HUGE:
+    if case is not LOWEST:
         np.testing.assert_allclose(look.weights[...], expected, relative, absolute)
     assert not look.weights[...][~judge.allowed].any()
 
@@ -60,13 +56,12 @@ def test_cases_with_weights(case):
 def test_cases_in_every_dtype(case, dtype):
     with np.errstate(over="ignore"):
         inputs = [x.astype(dtype) for x in case.inputs]
-    judged(*inputs, weights=case not in HUGE, **case.options)
+    judged(*inputs, weights=case is not LOWEST, **case.options)
 
 
-@pytest.mark.xfail(reason="a rounded lse cannot tell such weights apart", strict=True)
-@pytest.mark.parametrize("case", HUGE, ids=lambda case: case.name)
-def test_weights_of_huge_scores(case):
-    judged(*case.inputs, **case.options)
+@pytest.mark.xfail(reason="one float64 cannot hold the lowest float32 and a logarithm", strict=True)
+def test_weights_beside_the_lowest_bias():
+    judged(*LOWEST.inputs, **LOWEST.options)
 
 
 @pytest.mark.parametrize(("case", "error"), REFUSED, ids=lambda x: getattr(x, "name", ""))
@@ -303,10 +298,10 @@ def test_soft_caps_of_any_size(softcap, dtype):
 
 
 @floats
-@pytest.mark.parametrize("scale", [-1e4, -1e-300, 0, 1e-40, 1e4])
+@pytest.mark.parametrize("scale", [-1e3, -1e-300, 0, 1e-40, 1e3])
 def test_scales_of_any_size(scale, dtype):
     arrays = normal(34, (6, 5, 16), (3, 11, 16), (3, 11, 16), dtype=dtype)
-    judged(*arrays, scale=scale, weights=abs(scale) < 1)
+    judged(*arrays, scale=scale)
 
 
 def test_sinks_that_are_no_numbers():
