@@ -6,16 +6,22 @@ from regard.core.proof import Check
 from regard.core.steps import Steps, combine, scores, softmax, steps
 from regard.core.summaries import Top
 from regard.core.threads import threads
+from regard.recording.capture import record
+from regard.recording.recording import Recording
+from regard.recording.words import Word
 
 __all__ = [
     "Check",
     "Look",
+    "Recording",
     "Steps",
     "Top",
+    "Word",
     "attention",
     "combine",
     "look",
     "merge",
+    "record",
     "scores",
     "softmax",
     "steps",
