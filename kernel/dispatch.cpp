@@ -63,9 +63,7 @@ void set_threads(int count) { thread_count = count; }
 
 namespace {
 
-constexpr int no_memory = 1 << 30;  // beside a kernel's own flags
-
-// A thread's workspace, kept for its next unit. Null where there is no memory: items may run on any thread, so none throws.
+// A thread's workspace, kept for its next unit.
 struct Space {
   char* data = nullptr;
   size_t size = 0;
@@ -75,7 +73,7 @@ struct Space {
       free(data);
       size = (bytes + 4095) / 4096 * 4096;
       data = static_cast<char*>(aligned_alloc(4096, size));
-      if (!data) size = 0;
+      if (!data) size = 0, throw std::bad_alloc();
     }
     return data;
   }
@@ -86,13 +84,23 @@ char* workspace(size_t bytes) {
   return space.of(bytes);
 }
 
-// Runs work(i) for all i below count; false where poll() stopped it.
+// Runs work(i) for all i below count; false where poll() stopped it. An item that finds no memory, on whatever thread, ends the
+// whole; the caller alone throws, once nobody is at work any more.
 template <class Work>
 bool spread(int64_t count, int threads, bool (*poll)(), const Work& work) {
-  struct Context { const Work& work; bool (*poll)(); } context{work, poll};
-  return run_items(
-      count, threads, [](void* c, int64_t i) { static_cast<Context*>(c)->work(i); },
-      [](void* c) { return static_cast<Context*>(c)->poll(); }, &context);
+  struct Context { const Work& work; bool (*poll)(); std::atomic<bool> no_memory{false}; } context{work, poll};
+  bool whole = run_items(
+      count, threads,
+      [](void* c, int64_t i) {
+        try {
+          static_cast<Context*>(c)->work(i);
+        } catch (const std::bad_alloc&) {
+          static_cast<Context*>(c)->no_memory = true;
+        }
+      },
+      [](void* c) { return static_cast<Context*>(c)->no_memory || static_cast<Context*>(c)->poll(); }, &context);
+  if (context.no_memory) throw std::bad_alloc();
+  return whole;
 }
 
 int threads_for(double operations) { return operations < 2e6 ? 1 : threads(); }  // below, waking one costs more than it saves
