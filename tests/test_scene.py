@@ -283,6 +283,9 @@ def test_a_first_word_has_nothing_to_read():
     assert sentence(shown) == "“b” has no other word to read."
     assert shown.rows == ()
     assert "has no other word to read" in terminal.to_terminal(shown)
+    assert sentence(scene(seen, "b", "d")) == "“b” cannot see “d” in any head."
+    assert sentence(scene(seen, target="g")) == "No other word can read “g”."
+    assert [head["to"] for head in as_json(seen, "b", "d")["heads"]] == [None] * 10
     heads = as_json(seen, "b")["heads"]
     assert len(heads) == 10
     assert all(head["to"] is None and head["weight"] is None for head in heads)

@@ -304,12 +304,15 @@ def run(text: str, which: str | None) -> "Recording":
     # What the libraries have to say is for those who call them; a view says what was left out.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     warnings.simplefilter("ignore")
+    here = which is None or Path(which).exists()  # else a download may show how far it is
+    if here or not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
     if find_spec("torch") is None:
         stop("needs PyTorch: pip install 'regard[models]'")
     from regard.recording import models
     from regard.recording.capture import record
 
-    with working(f"loading {which or 'the embedded model'}"):
+    with working(f"loading {Path(which).stem if which else 'the embedded model'}", here):
         with refusing(ImportError, OSError, ValueError):
             model, tokenizer, name = models.resolve(which)
         if tokenizer is None:
@@ -343,9 +346,9 @@ def stop(message: str) -> NoReturn:
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
+def working(what: str, wanted: bool) -> Iterator[None]:
     """A sign of life on a terminal while something takes seconds; nothing elsewhere."""
-    if not sys.stderr.isatty():
+    if not (wanted and sys.stderr.isatty()):
         yield
         return
     from rich.console import Console

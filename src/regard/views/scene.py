@@ -188,12 +188,16 @@ class _Text:
     def title(self, listed: Array) -> tuple[tuple[str, bool], ...]:
         """What the first line of the list says, as a sentence."""
         if not len(listed):
+            reader, read = (
+                (self.labels[word.positions[0]] if word else "", True)
+                for word in (self.source, self.target)
+            )
+            if self.source and self.target:
+                return (reader, (" cannot see ", False), read, (" in any head.", False))
             if self.source:
-                word = (self.labels[self.source.positions[0]], True)
-                return (word, (" has no other word to read.", False))
+                return (reader, (" has no other word to read.", False))
             if self.target:
-                word = (self.labels[self.target.positions[0]], True)
-                return (("No other word can read ", False), word, (".", False))
+                return (("No other word can read ", False), read, (".", False))
             return (("There are no two words that can be linked.", False),)
         source, target = self.ends(listed[0])
         given = f" {percent(listed[0]['weight'])}"
