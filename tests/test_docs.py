@@ -3,6 +3,7 @@
 import ast
 import doctest
 import importlib
+import importlib.util
 import pkgutil
 import re
 import shlex
@@ -12,6 +13,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from embedded import BANK, CAT, eager, recorded
 
 import regard
 
@@ -38,6 +40,24 @@ def failures(test: doctest.DocTest) -> str:
     return "".join(said)
 
 
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A cache of the Hugging Face hub that holds the embedded model under its public name."""
+    from huggingface_hub import constants
+
+    from regard.recording.models import resolve
+
+    files = Path(resolve().model.config.name_or_path)
+    model = tmp_path / "models--sentence-transformers--all-MiniLM-L6-v2"
+    for folder in ("refs", "snapshots"):
+        (model / folder).mkdir(parents=True)
+    (model / "refs" / "main").write_text("0" * 40)
+    (model / "snapshots" / ("0" * 40)).symlink_to(files)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.mark.usefixtures("hub")
 @pages
 def test_python_examples_print_what_the_page_says(page):
     names: dict[str, object] = {}  # a page is one session, read from top to bottom
@@ -107,6 +127,42 @@ def test_what_must_never_happen_is_held_by_tests():
                 if isinstance(n, ast.FunctionDef)
             }
             assert function in defined, f"{file} has no {function}, which docs/design.md names"
+
+
+def test_what_is_said_of_the_sentences_is_measured():
+    weights, words = eager(CAT), recorded(CAT)
+    it, cat, because = (words[word].positions[0] for word in ("it", "cat", "because"))
+    others = [row for row in range(weights.shape[-1]) if row != it]
+    measured = [
+        weights[5, 11, it, cat],
+        weights[5, 11, others, cat].mean(),
+        weights[3, 1, it, cat],
+        weights[3, 1, others, cat].mean(),
+        weights[0, 2, it, because],
+    ]
+    soft = CAT.replace("tired", "soft")
+    measured.append(eager(soft)[3, 1, it, cat])
+    said = [f"{100 * share:.0f} %" for share in measured]
+    design = (ROOT / "docs" / "design.md").read_text()
+    readme = (ROOT / "README.md").read_text()
+    assert [one for one in said if one not in design] == []
+    assert [one for one in said[:4] if one not in readme] == []
+
+
+def test_the_order_of_words_in_readme_is_measured():
+    def read(text: str, word: str, most: int) -> list[str]:
+        seen = recorded(text)
+        return [seen.texts[0].tokens[row["key"]] for row in seen.reads(word)[:most]]
+
+    assert read(CAT, "it", 4) == ["tired", "was", "because", "cat"]
+    assert read(BANK, "bank", 2) == ["deposit", "money"]
+
+
+def test_the_picture_shows_what_the_command_prints():
+    spec = importlib.util.spec_from_file_location("picture", ROOT / "docs" / "picture.py")
+    picture = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(picture)
+    assert picture.drawn() == picture.said()
 
 
 def test_changelog_begins_with_this_version():

@@ -1,6 +1,7 @@
 """What must never happen at run time: unpickling, or a network access that nobody asked for."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,7 @@ def watched(tmp_path_factory) -> str:
         capture_output=True,
         text=True,
         timeout=120,
-        env={"PATH": "", "HOME": str(tmp_path_factory.mktemp("home"))},
+        env=os.environ | {"HOME": str(tmp_path_factory.mktemp("home"))},
     )
     assert done.returncode == 0, done.stderr
     return done.stderr.splitlines()[-1]
