@@ -1,18 +1,24 @@
 """`Recording`: what was seen of a model, its layers, its words, and how they read each other."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from os import PathLike
 from typing import Any, Literal
 
 import numpy as np
 
 from regard.core.arguments import Array
+from regard.core.indexing import positions_of
 from regard.core.proof import Check
+from regard.recording.heads import Heads, never_ranked, overview
 from regard.recording.layer import Layer
 from regard.recording.links import LINK, Group, best, first_of, strongest
 from regard.recording.run import Run
+from regard.recording.spans import rollout, table
 from regard.recording.words import Reader, Text, Word, WordError, find, plain, words
 
 By = Literal["lift", "weight"]
+Span = Word | int | Sequence[int] | slice | tuple[int, int]
 
 
 class Recording:
@@ -25,15 +31,16 @@ class Recording:
         model: the model's name.
         runs: a run is one outermost forward, or one generation.
         unrecorded: name of a layer -> why it was not recorded.
+        reader: turns ids into texts, with the model's tokenizer where there is one.
     """
 
     def __init__(self, model: str, reader: Reader | None = None) -> None:
-        """Begin an empty recording; `reader` turns ids into texts."""
+        """Begin an empty recording."""
         self.model = model
         self.runs: list[Run] = []
         self.unrecorded: dict[str, str] = {}
-        self._reader = reader or Reader()
-        self._single: dict[int, tuple[int, Recording]] = {}
+        self.reader = reader or Reader()
+        self._single: dict[int, tuple[Run, int, Recording]] = {}
 
     # ------------------------------------------------------------------------------- what it is
 
@@ -47,7 +54,7 @@ class Recording:
     @property
     def layers(self) -> list[Layer]:
         """The recorded attentions in the model's order, each a `Look`."""
-        return self.run.layers
+        return self.run.named_layers(self.reader)
 
     def layer(self, number: int, kind: str | None = None) -> Layer:
         """The attention of a layer by the model's own number.
@@ -70,7 +77,7 @@ class Recording:
     @property
     def texts(self) -> list[Text]:
         """The text of each item, padding included: the decoder's where there are two."""
-        return self.run.tokens[self.run.main].texts(self._reader)
+        return self.run.tokens[self.run.main].texts(self.reader)
 
     @property
     def tokens(self) -> list[list[str]]:
@@ -138,12 +145,16 @@ class Recording:
         if not 0 <= item < self.run.items:
             raise IndexError(f"item {item}: expected 0..{self.run.items - 1}")
         steps = len(self.run.forwards)
-        if item not in self._single or self._single[item][0] != steps:
-            one = Recording(self.model, self._reader)
+        if (
+            item not in self._single
+            or self._single[item][0] is not self.run
+            or (self._single[item][1] != steps)
+        ):
+            one = Recording(self.model, self.reader)
             one.unrecorded = self.unrecorded
-            one.runs = [self.run.item(item, self._reader)]
-            self._single[item] = (steps, one)
-        return self._single[item][1]
+            one.runs = [self.run.item(item, self.reader)]
+            self._single[item] = (self.run, steps, one)
+        return self._single[item][2]
 
     def words(self, item: int = 0) -> list[Word]:
         """The words of an item: special tokens and padding are none."""
@@ -155,11 +166,8 @@ class Recording:
 
         Causal models that are given no start token put on the first token what others put there.
         """
-        special: Array = self.texts[item].special.copy()
-        real = np.flatnonzero(self.run.tokens[self.run.main].real[item])
-        if self.run.main == "decoder" and len(real):
-            special[real[0]] = True
-        return special
+        real = self.run.tokens[self.run.main].real[item]
+        return never_ranked(self.texts[item], self.run.main, int(real.argmax()))
 
     def __getitem__(self, word: str) -> Word:
         """The word that a person means, all its pieces.
@@ -172,7 +180,7 @@ class Recording:
         """
         if not isinstance(word, str):
             raise TypeError(f"expected a word such as seen['it'], received {word!r}")
-        return find(word, self.texts, self._reader.normal)
+        return find(word, self.texts, self.reader.normal)
 
     def __contains__(self, word: object) -> bool:
         try:
@@ -275,6 +283,98 @@ class Recording:
         special = self.special()
         return [group for group in groups if not special[list(group)].any()]
 
+    # ------------------------------------------------------------------------- heads and spans
+
+    def heads(self) -> Heads:
+        """What each head does, one row a head, over all rows of the run that are no padding.
+
+        Returns:
+            A structured array with the fields
+
+            - layer, head: the model's numbers
+            - entropy: of a row's weights, in nats, on average
+            - selectivity: how far a row is from what all rows give on average, the mean over rows
+              of KL(row ‖ m). Near 0: the head gives the same to whoever asks
+            - first, special, itself, previous, next, same_token: the share of weight on the first
+              token, on special tokens, on the same position, one back, one on, and on the same
+              token elsewhere
+            - distance: the mean distance of the weight, in tokens
+            - heaviest, item, query, key: the largest weight on a token that is neither special nor
+              the row's own, and where it is; NaN and -1 where there is none
+
+            In cross-attention what speaks of distances is NaN. `.to_pandas()` makes a table.
+        """
+        return overview([self.item(item).run for item in range(self.run.items)], self.reader)
+
+    def spans(self, named: Mapping[str, Span], item: int = 0) -> Array:
+        """How longer stretches read each other, in every head.
+
+        Args:
+            named: name -> a `Word`, (first, past), a slice, or a list of positions.
+            item: of which item the positions are.
+
+        Returns:
+            A structured array (layer, head, from, to, weight, baseline), one row for each head and
+            pair of names: the weight is summed over the keys of `to` and averaged over the rows of
+            `from`, the baseline is what rows outside of `from` give to `to`.
+
+        >>> seen.spans({"question": (0, 12), "answer": (12, 40)})  # doctest: +SKIP
+        """
+        one = self.item(item)
+        places, size = one.run.places[one.run.main], one.run.tokens[one.run.main].size
+        groups = []
+        for name, span in named.items():
+            given = _positions(span, self.run.tokens[self.run.main].size)
+            inside = np.searchsorted(places, given)
+            inside = inside[(inside < size) & (places[np.minimum(inside, size - 1)] == given)]
+            if not len(inside):
+                raise ValueError(f"{name!r}: no token of the text is in it, received {span!r}")
+            groups.append(inside)
+        return table(one._layers(None), list(named), groups)
+
+    def rollout(self, of: Word | str) -> Array:
+        """Attention rollout of a word: (layers, S).
+
+        Row n says how what the word is after layer n is put together from the tokens at the
+        bottom, if each layer mixes one half of its input with one half of the mean of its heads
+        (Abnar and Zuidema 2020). A rough picture: values and what is between layers play no part.
+        """
+        word = self[of] if isinstance(of, str) else of
+        one = self.item(word.item)
+        layers, places = one._layers(None), one.run.places[one.run.main]
+        if any(layer.offset or layer.shape[-2] != layer.shape[-1] for layer in layers):
+            raise ValueError("rollout needs all rows of all layers; some were not recorded")
+        found = rollout(layers, np.searchsorted(places, word.positions).tolist())
+        out = np.zeros((len(layers), self.run.tokens[self.run.main].size))
+        out[:, places] = found
+        return out
+
+    # ------------------------------------------------------------------------------- elsewhere
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the last run into one safetensors file; `regard.load` reads it."""
+        from regard.recording.file import save
+
+        save(self, path)
+
+    def show(self, *what: Any, **how: Any) -> Any:
+        """Show it where you are: in a notebook, else in the terminal; see `regard.views`."""
+        return import_module("regard.views").show(self, *what, **how)
+
+    def to_html(self, *what: Any, **how: Any) -> Any:
+        """Write one HTML file that opens without a network."""
+        return import_module("regard.views").to_html(self, *what, **how)
+
+    def to_terminal(self, *what: Any, **how: Any) -> Any:
+        """Write what `show` prints in a terminal."""
+        return import_module("regard.views").to_terminal(self, *what, **how)
+
+    def to_figure(self, *what: Any, **how: Any) -> Any:
+        """Draw a matplotlib figure."""
+        return import_module("regard.views").to_figure(self, *what, **how)
+
+    # --------------------------------------------------------------------------------- inside
+
     def _layers(self, number: int | None) -> list[Layer]:
         """The self-attentions of the stack that the words are of."""
         own = [layer for layer in self.layers if layer.kind == self.run.main]
@@ -301,6 +401,13 @@ class Recording:
         for name in ("query", "key"):
             rows[name] = places[rows[name]]
         return rows
+
+
+def _positions(span: Span, size: int) -> Array:
+    """The positions that a span means; a pair (first, past) is a range."""
+    if isinstance(span, tuple) and len(span) == 2:
+        span = slice(*span)
+    return np.unique(positions_of(span, size, "span"))
 
 
 def _expect(name: str, given: str, known: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ class Tokens:
         self._texts: list[Text] | None = None
 
     def append(self, step: int, ids: Array, real: Array) -> None:
-        """Add the tokens of a step: (B, T) ids, -1 where unknown, and whether each is no padding."""
+        """Add a step's tokens: (B, T) ids, -1 where unknown, and whether each is no padding."""
         self._begins.append((step, self.size))
         self._ids.append(ids)
         self._real.append(real)
@@ -124,7 +124,10 @@ class Run:
         for place in self.forwards[number]:
             track = self.tracks[place]
             self.apart.setdefault(number, {})[place] = copied(track.step(len(track.cuts) - 1))
-            track.drop()
+            if len(track.cuts) > 1:
+                track.drop()
+            else:
+                del self.tracks[place]
         self.forwards[number].clear()
         for tokens in self.tokens.values():
             tokens.drop_from(number)
@@ -147,6 +150,11 @@ class Run:
         return len(self.tokens[self.main].real) if self.tokens else 0
 
     @property
+    def alone(self) -> bool:
+        """Whether this is one item of a run, whose arrays have no batch axis."""
+        return any(track.kept().query.ndim == 3 for track in self.tracks.values())
+
+    @property
     def steps(self) -> list[Step]:
         """The forwards of this run, in order."""
         return [Step(self, number) for number in range(len(self.forwards))]
@@ -157,6 +165,18 @@ class Run:
         if self._layers is None:
             self._layers = [self._layer(track.kept()) for track in self.tracks.values()]
         return self._layers
+
+    def named_layers(self, reader: Reader) -> list[Layer]:
+        """The same with tokens as labels, if there is one item."""
+        for layer in self.layers:
+            if self.items == 1 and layer.query_labels is None:
+                rows, keys = (
+                    self.tokens[stack].texts(reader)[0].tokens for stack in self.stacks(layer.kind)
+                )
+                some = rows[layer.offset :][: layer.shape[-2]]
+                if (len(some), len(keys)) == layer.shape[-2:]:
+                    layer.labels(some, keys)
+        return self.layers
 
     def layers_of_step(self, number: int) -> list[Layer]:
         """The attentions of one forward."""
@@ -171,15 +191,20 @@ class Run:
 
         Padding that the model did read, though it was told not to, stays: no weight gets lost.
         """
+        if self.alone:
+            found = Run((place, track) for place, track in self.tracks.items())
+            found.tokens, found.forwards = self.tokens, self.forwards
+            found.places = {kind: np.arange(one.size) for kind, one in self.tokens.items()}
+            return found
         kept_tokens = {kind: tokens.real[item].copy() for kind, tokens in self.tokens.items()}
         for track in self.tracks.values():
-            rows, keys = self._stacks(track.kept().kind)
+            rows, keys = self.stacks(track.kept().kind)
             kept_tokens[keys] |= reached(track.kept(), item, self.tokens[rows].real[item])
         real = {kind: np.flatnonzero(kept) for kind, kept in kept_tokens.items()}
         tracks = []
         for place, track in self.tracks.items():
             kept = track.kept()
-            rows, keys = self._stacks(kept.kind)
+            rows, keys = self.stacks(kept.kind)
             offset, count = _offset(kept), kept.query.shape[-2]
             at = real[rows] - offset
             of_rows = at[(at >= 0) & (at < count)]
@@ -192,12 +217,12 @@ class Run:
             found.tokens[kind] = Tokens().name([tokens.texts(reader)[item].part(real[kind])])
         return found
 
-    def _stacks(self, kind: str) -> tuple[str, str]:
+    def stacks(self, kind: str) -> tuple[str, str]:
         """Whose tokens the rows of a layer are, and whose its keys."""
         return ("decoder", "encoder") if kind == "cross" else (kind, kind)
 
     def _layer(self, kept: Kept) -> Layer:
-        rows, _ = self._stacks(kept.kind)
+        rows, _ = self.stacks(kept.kind)
         real = None
         if rows in self.tokens and kept.query.ndim == 4:
             real = self.tokens[rows].real[:, _offset(kept) :][:, : kept.query.shape[-2]]

@@ -178,7 +178,7 @@ class Watcher:
             options = translate(implementation, module, query, key, mask, given, self._known)
             kept = self._kept(module, name, query, key, value, options, given)
             if self.engine == "regard":
-                computed = compute(check(kept.query, kept.key, kept.value, **options))
+                computed = compute(check(kept.query, kept.key, kept.value, **options), exact=True)
         except (NotRecordableError, *_OUR_REFUSALS) as error:
             self.recording.unrecorded[name] = str(error)
             return run_it()
@@ -235,7 +235,7 @@ class Watcher:
         if stack not in self._real:
             mask = frame.plane("attention_mask", items, rows)
             ids = frame.plane("input_ids", items, rows)
-            for outer in reversed(self._frames[:-1] if ids is None and not self._crossing else ()):
+            for outer in reversed(self._frames[:-1] if not self._crossing else ()):
                 ids = outer.plane("input_ids", items, rows) if ids is None else ids
             real = np.ones((items, rows), bool) if mask is None else mask != 0
             if mask is None and "ranges" in options and kind != "cross":
@@ -266,7 +266,9 @@ class Watcher:
         theirs = theirs.swapaxes(1, 2)
         if self.heads is not None or self.dtype is not None:
             kept, theirs, computed = self._narrowed(kept), theirs[:, self._some(kept)], None
-        ours, lse = computed or compute(check(kept.query, kept.key, kept.value, **kept.options))
+        ours, lse = computed or compute(
+            check(kept.query, kept.key, kept.value, **kept.options), exact=True
+        )
         real = self._real["decoder" if kept.kind == "cross" else kept.kind]
         difference, largest = _difference(ours, theirs, lse, real)
         kept = replace(kept, lse=lse, difference=difference, largest=largest)
@@ -354,7 +356,7 @@ def _looks_causal(options: Options) -> bool:
     return bool(past.shape[-1] > 1 and (past <= np.arange(past.shape[-1]) + 1).all())
 
 
-def _difference(ours: Array, theirs: Array, lse: Array, real: Array | None) -> tuple[float, float]:
+def _difference(ours: Array, theirs: Array, lse: Array, real: Array) -> tuple[float, float]:
     """The largest difference of two outputs (B, H, T, V), and the largest number of theirs.
 
     Rows of padding and rows that may attend nothing are left out: libraries differ there.

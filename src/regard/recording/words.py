@@ -99,7 +99,10 @@ class Reader:
     def normal(self, text: str) -> str:
         """The text as the tokenizer's model knows it: without capitals or accents, say."""
         normalizer = getattr(getattr(self.tokenizer, "backend_tokenizer", None), "normalizer", None)
-        return str(normalizer.normalize_str(text)) if normalizer is not None else text
+        if normalizer is not None:
+            return str(normalizer.normalize_str(text))
+        letters = unicodedata.normalize("NFD", text)
+        return "".join(c for c in letters if not unicodedata.combining(c))
 
     def _special(self) -> list[int]:
         """Ids that are no text. What stands for a word, unknown or masked, is text."""
