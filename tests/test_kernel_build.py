@@ -25,11 +25,12 @@ def release_builds() -> list[Path]:
 
 
 def objects() -> list[Path]:
-    """The object of every instruction set, of every such build."""
+    """The objects of every instruction set, of every such build; the common ones are plain code."""
     return [
         path
         for build in release_builds()
-        for path in build.glob("CMakeFiles/kernel_*.dir/kernel/attention.cpp.o*")
+        for path in build.glob("CMakeFiles/kernel_*.dir/kernel/*.cpp.o*")
+        if path.parent.parent.name != "kernel_common.dir"
     ]
 
 
