@@ -1,6 +1,7 @@
 """The ladder of imports: from a file's own rung or below, and a framework only at its door."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +24,15 @@ RUNGS = [
 # `regard/__init__.py` only gathers the public names, so it stands above all.
 TOP = len(RUNGS)
 
-# The two calls that go up: lazily, inside a function, and from these files alone.
+# The two calls that go up: lazily, from these files and functions alone.
+DRAWING = re.compile(r"show|to_html|to_terminal|to_figure|_repr_html_|_repr_mimebundle_")
 UPWARD = {
-    "core/attention.py": {"torch", "tensorflow", "jax", "onnx"},  # the door of an array's type
-    "core/look.py": {"views"},  # show, to_html, to_terminal, to_figure
+    "core/attention.py": (
+        {"torch", "tensorflow", "jax", "onnx"},
+        re.compile(".+"),
+    ),  # by array type
+    "core/look.py": ({"views"}, DRAWING),
+    "recording/recording.py": ({"views"}, DRAWING),
 }
 
 # What may be loaded when a file is imported, beside the standard library and `regard` itself.
@@ -56,11 +62,11 @@ def rung(name: str) -> int:
     return next((i for i, names in enumerate(RUNGS) if name in names), TOP)
 
 
-def imports(file: str, text: str) -> Iterator[tuple[str, int, bool]]:
-    """Each module that a file imports: its full name, the line, and whether it waits for a call."""
+def imports(file: str, text: str) -> Iterator[tuple[str, int, str]]:
+    """Each module that a file imports: its full name, the line, and the function it waits in."""
     package = ["regard", *Path(file).parent.parts]
 
-    def visit(node: ast.AST, lazy: bool) -> Iterator[tuple[str, int, bool]]:
+    def visit(node: ast.AST, lazy: str) -> Iterator[tuple[str, int, str]]:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, node.lineno, lazy
@@ -76,17 +82,20 @@ def imports(file: str, text: str) -> Iterator[tuple[str, int, bool]]:
             # importlib.import_module(f"regard.{name}"): the part before a computed piece counts.
             name = ast.unparse(node.args[0]).strip("f'\"") if node.args else ""
             yield (name or "?"), node.lineno, lazy
-        typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        inside = lazy or typing_only or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lazy = node.name
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            lazy = "TYPE_CHECKING"
         for child in ast.iter_child_nodes(node):
-            yield from visit(child, inside)
+            yield from visit(child, lazy)
 
-    yield from visit(ast.parse(text), False)
+    yield from visit(ast.parse(text), "")
 
 
 def faults(file: str, text: str) -> list[str]:
     """Every import of a file that the ladder does not allow, in words."""
     own = part("regard." + file.removesuffix(".py").replace("/", "."))
+    targets, functions = UPWARD.get(file, (set(), re.compile("")))
     found = []
     for module, line, lazy in imports(file, text):
         where = f"src/regard/{file}:{line} imports {module}"
@@ -94,10 +103,10 @@ def faults(file: str, text: str) -> list[str]:
             target = part(module)
             if target not in set().union(*RUNGS):
                 # A name of regard/__init__.py, or a computed one: only the named calls may do this.
-                if not (lazy and "{" in target and file in UPWARD):
+                if not (lazy and "{" in target and targets):
                     found.append(f"{where}: not a module of a rung")
             elif rung(target) > rung(own):
-                if not (lazy and target in UPWARD.get(file, set())):
+                if not (lazy and target in targets and functions.fullmatch(lazy)):
                     found.append(f"{where}: {target} stands above {own}")
             elif rung(target) == rung(own) and target != own:
                 found.append(f"{where}: sideways between {own} and {target}")
@@ -130,6 +139,8 @@ def test_a_file_imports_from_its_own_rung_or_below(file):
         ("recording/capture.py", "try:\n    import torch\nexcept ImportError:\n    pass"),
         ("views/scene.py", "from ..cli.main import main"),
         ("core/look.py", "from regard import attention"),
+        ("core/look.py", "def received(self):\n    from ..views import terminal"),
+        ("recording/recording.py", "def edges(self):\n    import_module('regard.views')"),
     ],
 )
 def test_the_ladder_sees_a_wrong_import(file, text):
@@ -141,6 +152,7 @@ def test_the_ladder_sees_a_wrong_import(file, text):
     [
         ("core/look.py", "from .call import Call"),
         ("core/look.py", "def show(self):\n    from ..views import terminal"),
+        ("recording/recording.py", "def show(self):\n    import_module('regard.views')"),
         ("core/attention.py", "def f():\n    from importlib import import_module"),
         ("core/attention.py", "def f(n):\n    return import_module(f'regard.{n}')"),
         ("core/attention.py", "def f(n):\n    from regard import torch"),
