@@ -9,8 +9,17 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 import regard
+
+FLOATS = [np.float64, np.float32, np.float16, ml_dtypes.bfloat16]
+floats = pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: np.dtype(dtype).name)
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Bit for bit."""
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
 def near(

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from near import judged
+from near import FLOATS, judged
 
 import regard
 
 pytestmark = pytest.mark.usefixtures("kernel")
 
-FLOATS = [np.float64, np.float32, np.float16, ml_dtypes.bfloat16]
 ARGUMENTS = [
     "mask", "bias", "causal", "window", "query_offset", "key_lengths", "segments", "ranges",
     "softcap", "sinks", "scale", "dropout",

@@ -10,7 +10,6 @@ import pytest
 from cases import CASES, normal
 
 import regard
-from regard.core.dropout import multipliers, philox
 
 QUERY = [[1, 0]]
 KEYS = [[1, 0], [0, 1], [1, 1]]
@@ -140,42 +139,6 @@ def test_rows_without_keys_and_numbers_that_are_none():
     assert not steps.output[2].any()
     assert steps.lse[2] == -np.inf
     assert not steps.weights[:, 4].any()
-
-
-# ------------------------------------------------------------------------------------- dropout
-
-
-# The known answers that Random123 publishes: counter, key, words.
-KNOWN = """
-00000000 00000000 00000000 00000000  00000000 00000000  6627e8d5 e169c58d bc57ac4c 9b00dbd8
-ffffffff ffffffff ffffffff ffffffff  ffffffff ffffffff  408f276d 41c83b0e a20bc7c6 6d5451fd
-243f6a88 85a308d3 13198a2e 03707344  a4093822 299f31d0  d16cfe09 94fdcceb 5001e420 24126ea1
-"""
-
-
-@pytest.mark.parametrize("line", KNOWN.strip().splitlines())
-def test_philox(line):
-    words = [int(word, 16) for word in line.split()]
-    counter = [np.uint64(word) for word in words[:4]]
-    assert [int(x) for x in philox(counter, (words[4], words[5]))] == words[6:]
-
-
-def test_dropout_depends_on_the_place_and_the_seed_alone():
-    whole = multipliers((2, 3, 5, 7, 11), 0.3, 12345)
-    assert np.array_equal(multipliers((2, 3, 5, 7, 6), 0.3, 12345), whole[..., :6])
-    assert np.array_equal(multipliers((6, 5, 7, 11), 0.3, 12345), whole.reshape(6, 5, 7, 11))
-    assert not np.array_equal(multipliers((2, 3, 5, 7, 11), 0.3, 12346), whole)
-    assert not np.array_equal(multipliers((2, 3, 5, 7, 11), 0.3, 12345 + 2**32), whole)
-    assert set(np.unique(whole)) == {0, 1 / 0.7}
-    assert (multipliers((100, 100, 1, 100), 0.3, 1) == 0).mean() == pytest.approx(0.3, abs=0.002)
-
-
-def test_dropout_comes_after_the_softmax():
-    q, k, v = normal(5, (2, 3, 5, 7), (2, 3, 11, 7), (2, 3, 11, 7))
-    steps, plain = regard.steps(q, k, v, dropout=0.5, seed=3), regard.steps(q, k, v)
-    assert np.array_equal(steps.weights, plain.weights)
-    assert np.array_equal(steps.lse, plain.lse)
-    np.testing.assert_allclose(steps.output, regard.combine(plain.weights * steps.kept, v))
 
 
 # ---------------------------------------------------------------------------------- written out

@@ -7,6 +7,7 @@ from regard.core.steps import Steps, combine, scores, softmax, steps
 from regard.core.summaries import Top
 from regard.core.threads import threads
 from regard.recording.capture import record
+from regard.recording.file import load
 from regard.recording.recording import Recording
 from regard.recording.words import Word
 
@@ -19,6 +20,7 @@ __all__ = [
     "Word",
     "attention",
     "combine",
+    "load",
     "look",
     "merge",
     "record",
