@@ -31,7 +31,7 @@ def multipliers(shape: tuple[int, ...], dropout: float, seed: int | None) -> Arr
 def philox(counter: list[Array], key: tuple[int, int]) -> list[Array]:
     """Philox4x32-10: four random words for a counter of four words and a key of two.
 
-    Words of 32 bits stand in uint64 arrays. Source: Salmon, Moraes, Dror and Shaw 2011, "Parallel
+    Words of 32 bits stand in uint64 arrays, NumPy's or another framework's. Source: Salmon, Moraes, Dror and Shaw 2011, "Parallel
     Random Numbers: As Easy as 1, 2, 3".
     """
     c0, c1, c2, c3 = counter
@@ -39,7 +39,7 @@ def philox(counter: list[Array], key: tuple[int, int]) -> list[Array]:
     low = 2**32 - 1
     for _ in range(10):
         first, second = c0 * 0xD2511F53, c2 * 0xCD9E8D57
-        c0, c1 = second >> 32 ^ c1 ^ k0, second & low
-        c2, c3 = first >> 32 ^ c3 ^ k1, first & low
+        c0, c1 = second // 2**32 ^ c1 ^ k0, second & low
+        c2, c3 = first // 2**32 ^ c3 ^ k1, first & low
         k0, k1 = k0 + 0x9E3779B9 & low, k1 + 0xBB67AE85 & low
     return [c0, c1, c2, c3]
