@@ -31,8 +31,7 @@ UPWARD = {
         {"torch", "tensorflow", "jax", "onnx"},
         re.compile(".+"),
     ),  # by array type
-    "core/look.py": ({"views"}, DRAWING),
-    "recording/recording.py": ({"views"}, DRAWING),
+    "core/shown.py": ({"views"}, DRAWING),
 }
 
 # What may be loaded when a file is imported, beside the standard library and `regard` itself.
@@ -131,7 +130,7 @@ def test_a_file_imports_from_its_own_rung_or_below(file):
         ("core/call.py", "def f():\n    from regard.views import terminal"),
         ("core/call.py", "import importlib\nimportlib.import_module('regard.torch')"),
         ("core/attention.py", "import regard.torch"),
-        ("core/look.py", "from ..views import terminal"),
+        ("core/shown.py", "from ..views import terminal"),
         ("torch.py", "from . import jax"),
         ("torch.py", "import jax"),
         ("core/steps.py", "import torch"),
@@ -139,8 +138,8 @@ def test_a_file_imports_from_its_own_rung_or_below(file):
         ("recording/capture.py", "try:\n    import torch\nexcept ImportError:\n    pass"),
         ("views/scene.py", "from ..cli.main import main"),
         ("core/look.py", "from regard import attention"),
-        ("core/look.py", "def received(self):\n    from ..views import terminal"),
-        ("recording/recording.py", "def edges(self):\n    import_module('regard.views')"),
+        ("core/look.py", "def show(self):\n    from ..views import terminal"),
+        ("core/shown.py", "def other(self):\n    import_module('regard.views')"),
     ],
 )
 def test_the_ladder_sees_a_wrong_import(file, text):
@@ -151,8 +150,7 @@ def test_the_ladder_sees_a_wrong_import(file, text):
     ("file", "text"),
     [
         ("core/look.py", "from .call import Call"),
-        ("core/look.py", "def show(self):\n    from ..views import terminal"),
-        ("recording/recording.py", "def show(self):\n    import_module('regard.views')"),
+        ("core/shown.py", "def show(self):\n    import_module('regard.views')"),
         ("core/attention.py", "def f():\n    from importlib import import_module"),
         ("core/attention.py", "def f(n):\n    return import_module(f'regard.{n}')"),
         ("core/attention.py", "def f(n):\n    from regard import torch"),

@@ -23,6 +23,7 @@ from regard.core.indexing import (
     size_in_words,
 )
 from regard.core.proof import BOUNDS, Check, differences
+from regard.core.shown import Shown
 from regard.core.steps import Steps, steps
 from regard.core.summaries import Sums, Top
 from regard.core.tiles import Part
@@ -91,7 +92,7 @@ def look(
     return Look(call, *compute(call, exact=True))
 
 
-class Look:
+class Look(Shown):
     """One attention call, with every weight in sight. `regard.look` makes one.
 
     It refers to query, key, value and one log-sum-exp a row; weights are computed where they are

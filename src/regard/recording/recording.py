@@ -1,7 +1,6 @@
 """`Recording`: what was seen of a model, its layers, its words, and how they read each other."""
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from os import PathLike
 from typing import Any, Literal
 
@@ -10,6 +9,7 @@ import numpy as np
 from regard.core.arguments import Array
 from regard.core.indexing import positions_of
 from regard.core.proof import Check
+from regard.core.shown import Shown
 from regard.recording.heads import Heads, never_ranked, overview
 from regard.recording.layer import Layer
 from regard.recording.links import LINK, Group, best, first_of, strongest
@@ -21,7 +21,7 @@ By = Literal["lift", "weight"]
 Span = Word | int | Sequence[int] | slice | tuple[int, int]
 
 
-class Recording:
+class Recording(Shown):
     """What a model attended to: each attention a `Look`, with tokens and names.
 
     `regard.record` makes one, `regard.load` reads one from a file. What is asked speaks of the
@@ -356,22 +356,6 @@ class Recording:
         from regard.recording.file import save
 
         save(self, path)
-
-    def show(self, *what: Any, **how: Any) -> Any:
-        """Show it where you are: in a notebook, else in the terminal; see `regard.views`."""
-        return import_module("regard.views").show(self, *what, **how)
-
-    def to_html(self, *what: Any, **how: Any) -> Any:
-        """Write one HTML file that opens without a network."""
-        return import_module("regard.views").to_html(self, *what, **how)
-
-    def to_terminal(self, *what: Any, **how: Any) -> Any:
-        """Write what `show` prints in a terminal."""
-        return import_module("regard.views").to_terminal(self, *what, **how)
-
-    def to_figure(self, *what: Any, **how: Any) -> Any:
-        """Draw a matplotlib figure."""
-        return import_module("regard.views").to_figure(self, *what, **how)
 
     # --------------------------------------------------------------------------------- inside
 
