@@ -42,7 +42,7 @@ def failures(test: doctest.DocTest) -> str:
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A cache of the Hugging Face hub that holds the embedded model under its public name."""
+    """A folder to work in, and a cache of the hub with the embedded model under its public name."""
     from huggingface_hub import constants
 
     from regard.recording.models import resolve
@@ -55,6 +55,7 @@ def hub(tmp_path, monkeypatch):
     (model / "snapshots" / ("0" * 40)).symlink_to(files)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)  # examples may write files
 
 
 @pytest.mark.usefixtures("hub")
