@@ -174,40 +174,53 @@ int forward_call(const In& query, const In& key, const In& value, const Out& out
   return without_gil([&] { return forward(p, interrupted); });
 }
 
-// A tensor of PyTorch as its address, shape and strides: handing over the tensor itself costs some microseconds each.
-struct Tensor {
-  int64_t address, sizes[4], steps[4];
-  Type type;
-  Tensor(int64_t address, const nb::tuple& shape, const nb::tuple& strides, Type type) : address(address), type(type) {
-    if (nb::len(shape) != 4 || nb::len(strides) != 4) bad_shape("tensor (four axes)");
-    for (int i = 0; i < 4; ++i) sizes[i] = nb::cast<int64_t>(shape[i]), steps[i] = nb::cast<int64_t>(strides[i]);
-  }
-  void* data() const { return reinterpret_cast<void*>(address); }
-  int64_t ndim() const { return 4; }
-  int64_t shape(int64_t axis) const { return sizes[axis]; }
-  int64_t stride(int64_t axis) const { return steps[axis]; }
-  int64_t itemsize() const { return type == float64 ? 8 : type == float32 ? 4 : 2; }
-  nb::dlpack::dtype dtype() const {
-    using Code = nb::dlpack::dtype_code;
-    return {uint8_t(type == bfloat16 ? Code::Bfloat : Code::Float), uint8_t(8 * itemsize()), 1};
-  }
+// DLPack's table by which a framework's tensors are read without Python (dlpack.h 1.2: DLPackExchangeAPI, as far as used).
+// Any other way costs some microseconds for each tensor, as much as a short call.
+struct Exchange {
+  uint32_t major, minor;
+  void* before[4];  // an older table; three functions that allocate, hand out and take in
+  int (*read)(void* object, nb::dlpack::dltensor* to);
 };
 
-// The output alone, of four axes each, without options but scale and the causal rule that begins at the first key.
-void forward_pointers(int type, int64_t query, const nb::tuple& query_shape, const nb::tuple& query_strides, int64_t key,
-                      const nb::tuple& key_shape, const nb::tuple& key_strides, int64_t value, const nb::tuple& value_shape,
-                      const nb::tuple& value_strides, int64_t output, const nb::tuple& output_shape,
-                      const nb::tuple& output_strides, double scale, bool causal) {
+// A tensor in main memory, of four axes, as `operand` reads it.
+struct Tensor {
+  nb::dlpack::dltensor t;
+  Tensor(const Exchange* table, nb::handle object) {
+    if (table->read(object.ptr(), &t)) throw nb::python_error();
+    if (t.device.device_type != nb::device::cpu::value) throw nb::type_error("kernel: device");
+    auto code = nb::dlpack::dtype_code(t.dtype.code);  // integers of 16 bits are no bfloat16 here
+    if (code != nb::dlpack::dtype_code::Float && code != nb::dlpack::dtype_code::Bfloat) throw nb::type_error("kernel: dtype");
+    if (t.ndim != 4 || !t.strides) bad_shape("tensor (four axes)");
+  }
+  void* data() const { return static_cast<char*>(t.data) + t.byte_offset; }
+  int64_t ndim() const { return 4; }
+  int64_t shape(int64_t axis) const { return t.shape[axis]; }
+  int64_t stride(int64_t axis) const { return t.strides[axis]; }
+  int64_t itemsize() const { return t.dtype.bits / 8; }
+  nb::dlpack::dtype dtype() const { return t.dtype; }
+};
+
+// The output alone, without options but scale and the causal rule that begins at the first key. `grouped`: key heads may be
+// fewer than query heads, and more than one.
+void forward_tensors(nb::handle query, nb::handle key, nb::handle value, nb::handle output, double scale, bool causal,
+                     bool grouped) {
   static const int64_t one = 1;
-  if (type < float32 || type > bfloat16) throw nb::type_error("kernel: type");
-  Tensor q(query, query_shape, query_strides, Type(type)), k(key, key_shape, key_strides, Type(type));
-  Tensor v(value, value_shape, value_strides, Type(type)), out(output, output_shape, output_strides, Type(type));
+  nb::handle type = query.type();
+  for (nb::handle other : {key, value, output})
+    if (!other.type().is(type)) throw nb::type_error("kernel: tensors of one type");
+  nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__");
+  auto table = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (!table) throw nb::python_error();
+  if (table->major != 1 || !table->read) throw nb::type_error("kernel: version of DLPack");
+  Tensor q(table, query), k(table, key), v(table, value), out(table, output);
   Problem p = problem_of(q, k);
   auto cells = {&Array::head, &Array::row, &Array::column};
   p.V = v.shape(3);
   p.value = operand(v, p, "value", {p.G, p.S, p.V}, cells);
   p.output = operand(out, p, "output", {p.H, p.T, p.V}, cells);
-  if (p.D == 0 || out.shape(0) != q.shape(0)) bad_shape("query or output");
+  expect(p.value, {p.query.type}, "value");
+  expect(p.output, {p.query.type}, "output");
+  if (p.D == 0 || out.shape(0) != q.shape(0) || !(grouped || p.G == p.H || p.G == 1)) bad_shape("query or output");
   p.scale = scale;
   if (causal) {
     p.upper.data = const_cast<char*>(reinterpret_cast<const char*>(&one));
@@ -357,7 +370,7 @@ NB_MODULE(_kernel, m) {
   m.def("forward", forward_call, nb::arg("query").noconvert(), nb::arg("key").noconvert(), nb::arg("value").noconvert(),
         nb::arg("output").noconvert(), nb::arg("lse").none().noconvert(), REGARD_RULE_ARGUMENTS, nb::arg("dropout"),
         nb::arg("seed"));
-  m.def("forward_pointers", forward_pointers);
+  m.def("forward_tensors", forward_tensors);
   m.def("tile", tile_call, nb::arg("what"), nb::arg("query").noconvert(), nb::arg("key").noconvert(),
         nb::arg("lse").none().noconvert(), nb::arg("out").noconvert(), nb::arg("row_begin"), nb::arg("key_begin"),
         REGARD_RULE_ARGUMENTS);

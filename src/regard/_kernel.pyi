@@ -25,6 +25,9 @@ def forward(
     dropout: float,
     seed: int,
 ) -> int: ...
+def forward_tensors(
+    query: Any, key: Any, value: Any, output: Any, scale: float, causal: bool, grouped: bool
+) -> None: ...
 def tile(
     what: str,
     query: Any,
