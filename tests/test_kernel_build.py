@@ -19,7 +19,8 @@ def release_builds() -> list[Path]:
     found = []
     for cache in BUILD.glob("**/CMakeCache.txt"):
         text = cache.read_text()
-        if re.search(r"^CMAKE_BUILD_TYPE:\w+=Release$", text, re.M) and "-fsanitize" not in text:
+        release = re.search(r"^CMAKE_BUILD_TYPE:\w+=Release$", text, re.M)
+        if release and not re.search(r"-fsanitize|^REGARD_SANITIZE:\w+=\S", text, re.M):
             found.append(cache.parent)
     return found
 
