@@ -3,17 +3,20 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from regard import _kernel
 from regard.core import changed
+from regard.core.arguments import integer
 from regard.core.call import check
 from regard.core.look import Look
 from regard.torch import op
 from regard.torch.computing import Options
 from regard.torch.op import compute
-from regard.torch.tensors import array, dense, tensor
+from regard.torch.tensors import array, dense, on_cpu, tensor
 
 
 def attention(
@@ -92,15 +95,18 @@ def attention(
         past=past,
         seed=_seed(dropout, seed),
         causal=causal,
-        before=before,
-        after=after,
-        offset=query_offset if one_offset else None,
-        softcap=softcap,
-        scale=scale,
+        before=_near(before),
+        after=_near(after),
+        offset=_near(query_offset) if one_offset else None,
+        softcap=number(softcap),
+        scale=number(scale),
         dropout=dropout,
         precision=precision,
         strict=not torch.compiler.is_compiling(),
     )
+    if not on_cpu(query) and (output := fused(query, key, value, options)) is not None:
+        # PyTorch's own attention gives no lse; without values we compute nothing else.
+        return (output, compute(query, key, key[..., :0], options)[1]) if return_lse else output
     output, lse = compute(query, key, value, options)
     return (output, lse) if return_lse else output
 
@@ -113,6 +119,8 @@ def direct(
     A call for one new token takes some microseconds in all, so each of these lines counts.
     """
     if op.traced() or not (type(query) is type(key) is type(value) is Tensor):
+        return None
+    if not on_cpu(query):
         return None
     if torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
@@ -129,6 +137,32 @@ def direct(
         # An older PyTorch, other shapes, no dense tensors, or what is wrong: the checked way knows.
         return None
     return output
+
+
+def fused(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor | None:
+    """The output by PyTorch's own attention, for an accelerator; None where it has no such call."""
+    plain = Options(mask=options.mask, bias=options.bias, causal=options.causal)
+    plain = plain._replace(scale=options.scale, offset=options.offset, strict=options.strict)
+    same = all(
+        a is b or (not isinstance(a, Tensor) and a == b)
+        for a, b in zip(plain, options, strict=True)
+    )
+    dense = options.mask if options.bias is None else options.bias
+    both = options.mask is not None and options.bias is not None
+    if not same or both or options.offset or (dense is not None and options.causal):
+        return None
+    if query.is_meta or not 3 <= query.ndim == key.ndim == value.ndim:
+        return None
+    if options.causal and options.offset is None and query.shape[-2] != key.shape[-2]:
+        return None
+    if dense is not None and dense.is_floating_point():
+        dense = dense.to(query.dtype)
+    return functional.scaled_dot_product_attention(
+        *(query, key, value, dense),
+        is_causal=options.causal,
+        scale=options.scale,
+        enable_gqa=query.shape[-3] != key.shape[-3],
+    )
 
 
 def look(query: Any, key: Any, value: Any, *, copy: bool = False, **options: Any) -> Look:
@@ -206,10 +240,25 @@ def seed_of(dropout: float) -> Tensor | None:
     return torch.randint(-(2**63), 2**63 - 1, ()) if dropout > 0 else None
 
 
+def number(given: Any) -> Any:
+    """A tensor of one element as a Python number; anything else as it is."""
+    return float(given) if isinstance(given, Tensor) else given
+
+
 def _seed(dropout: float, seed: int | None) -> Tensor | None:
     if seed is None:
         return seed_of(dropout)
-    return torch.tensor((seed + 2**63) % 2**64 - 2**63)
+    found = integer("seed", seed)
+    if not -(2**63) <= found < 2**64:
+        raise ValueError(f"seed: expected an integer of 64 bits, received {found}")
+    return torch.tensor((found + 2**63) % 2**64 - 2**63)
+
+
+def _near(position: Any) -> Any:
+    """A whole number that fits into 64 bits: one beyond 2**62 is as good as any other."""
+    if isinstance(position, int | np.integer) and not isinstance(position, bool):
+        return min(max(int(position), -(2**62)), 2**62)
+    return position
 
 
 def _bias(bias: Tensor | None) -> Tensor | None:
@@ -227,7 +276,8 @@ def _pair(name: str, given: Any) -> tuple[Any, Any]:
 
 
 def _segments(given: Any) -> tuple[Any, Any]:
-    return given if isinstance(given, tuple) and len(given) == 2 else (given, given)
+    paired = isinstance(given, tuple) and len(given) == 2 and np.ndim(given[0]) > 0
+    return given if paired else (given, given)
 
 
 def _numbers(given: Any) -> Any:

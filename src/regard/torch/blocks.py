@@ -121,14 +121,6 @@ def backward(
     return (*(g[0] if flat else g for g in grads), *rest)
 
 
-def lse_of(
-    query: Tensor, key: Tensor, call: Call, mask: Tensor | None, bias: Tensor | None
-) -> Tensor:
-    """The log-sum-exp of each row alone, where another computes the output."""
-    nothing = key[..., :0]
-    return forward(query, key, nothing, call, mask, bias)[1]
-
-
 # ---------------------------------------------------------------------------------------- inside
 
 

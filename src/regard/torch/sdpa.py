@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.torch.attention import cast, direct, seed_of
+from regard.torch.attention import cast, direct, number, seed_of
 from regard.torch.computing import Options
 from regard.torch.op import compute
 from regard.torch.tensors import dense, on_cpu
@@ -71,7 +71,7 @@ def scaled_dot_product_attention(
         seed=seed_of(dropout_p),
         causal=is_causal,
         offset=offset,
-        scale=scale,
+        scale=number(scale),
         dropout=0.0 if dropout_p == 1 else dropout_p,
         strict=False,
     )

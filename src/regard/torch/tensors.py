@@ -12,10 +12,13 @@ from torch import Tensor
 
 from regard.core.arguments import BFLOAT16, Array
 
+# Set by tests, which have no accelerator: treat every tensor as if it lay on one.
+pretend_elsewhere = False
+
 
 def on_cpu(tensor: Tensor) -> bool:
     """Whether the kernel can compute on this tensor's memory."""
-    return tensor.is_cpu
+    return tensor.is_cpu and not pretend_elsewhere
 
 
 def dense(name: str, tensor: Tensor) -> Tensor:
