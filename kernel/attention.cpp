@@ -39,8 +39,8 @@ struct Space {
   Words<F>* words;
 
   static size_t carve(const Problem& p, char* from, Space* space) {
-    char* at = from;
-    auto take = [&](size_t bytes) { char* here = at; at += rounded_up(bytes, 64); return here; };
+    size_t used = 0;
+    auto take = [&](size_t bytes) { char* here = from ? from + used : nullptr; used += rounded_up(bytes, 64); return here; };
     Space s;
     s.panels = panels_per_unit<F>(p), s.columns = rounded_up(p.V, step > Lanes<F>::N ? step : Lanes<F>::N);
     s.panel = reinterpret_cast<Rows*>(take(s.panels * sizeof(Rows)));
@@ -53,7 +53,7 @@ struct Space {
     s.words = reinterpret_cast<Words<F>*>(take(sizeof(Words<F>)));
     F* rows = numbers(is_few<F>(p) ? few<F> * (p.D + s.columns) : 0);
     char* first = take(s.panels * (p.D + s.columns + 2) * width<F> * sizeof(F));
-    if (!space) return at - from;
+    if (!space) return used;
     *space = s;
     F* next = reinterpret_cast<F*>(first);
     for (int64_t i = 0; i < s.panels; ++i) {
@@ -64,7 +64,7 @@ struct Space {
       q.sum = next, next += width<F>;
       q.query_rows = rows, q.output_rows = rows + few<F> * p.D;  // there is one panel then
     }
-    return at - from;
+    return used;
   }
 };
 

@@ -41,8 +41,8 @@ struct Space {
   Words<F>* words;
 
   static size_t carve(const Problem& p, char* from, Space* space) {
-    char* at = from;
-    auto take = [&](size_t bytes) { char* here = at; at += rounded_up(bytes, 64); return here; };
+    size_t used = 0;
+    auto take = [&](size_t bytes) { char* here = from ? from + used : nullptr; used += rounded_up(bytes, 64); return here; };
     auto numbers = [&](int64_t n) { return reinterpret_cast<F*>(take(n * sizeof(F))); };
     Space s;
     s.panels = panels_per_unit<F>(p), s.D = padded<F>(p.D), s.V = padded<F>(p.V), s.keys = rounded_up(p.S, block);
@@ -55,7 +55,7 @@ struct Space {
     s.words = reinterpret_cast<Words<F>*>(take(sizeof(Words<F>)));
     int64_t lanes = 2 * rounded_up(p.D, step) + p.V, rows = s.D + s.V;
     F* next = numbers(s.panels * width<F> * (lanes + rows));
-    if (!space) return at - from;
+    if (!space) return used;
     *space = s;
     for (int64_t i = 0; i < s.panels; ++i) {
       Rows<F>& r = s.panel[i];
@@ -63,7 +63,7 @@ struct Space {
       r.query = some(rounded_up(p.D, step)), r.grad_query = some(rounded_up(p.D, step)), r.grad = some(p.V);
       r.query_rows = some(s.D), r.grad_rows = some(s.V);
     }
-    return at - from;
+    return used;
   }
 };
 

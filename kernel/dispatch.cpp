@@ -7,6 +7,10 @@
 #include <atomic>
 #include <new>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "plain.h"
 #include "pool.h"
 
@@ -14,6 +18,13 @@ namespace regard {
 
 #if defined(REGARD_WIDE)
 extern const Kernel kernel_wide;  // only in builds for tests
+#endif
+
+#if defined(__x86_64__)
+static bool converts_halves() {  // F16C, which Clang's __builtin_cpu_supports does not know
+  unsigned a, b, c = 0, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
+}
 #endif
 
 const Kernel* const* kernels(int* count) {
@@ -24,7 +35,7 @@ const Kernel* const* kernels(int* count) {
 #if defined(__x86_64__)
     // Ask for everything that the object's flags let the compiler use.
     auto haswell = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-                   __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+                   __builtin_cpu_supports("bmi2") && converts_halves();
 #if defined(REGARD_WIDE)
     if (haswell) present[n++] = &kernel_wide;
 #endif

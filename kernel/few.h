@@ -13,9 +13,15 @@ template <class F>
 inline F total(Vector<F> x) {
   constexpr int N = Lanes<F>::N;
   for (int half = N / 2; half; half /= 2) {
+#if defined(__clang__)  // has no shuffle by a vector of places, but makes one of this
+    Vector<F> from = x;
+    for (int i = 0; i < N; ++i) from[i] = x[i ^ half];
+    x = x + from;
+#else
     Integers<F> other;
     for (int i = 0; i < N; ++i) other[i] = i ^ half;
     x = x + __builtin_shuffle(x, other);
+#endif
   }
   return x[0];
 }

@@ -31,8 +31,8 @@ struct Space {
   int64_t* best_key;
 
   static size_t carve(const Problem& p, int64_t k, char* from, Space* space) {
-    char* at = from;
-    auto take = [&](size_t bytes) { char* here = at; at += rounded_up(bytes, 64); return here; };
+    size_t used = 0;
+    auto take = [&](size_t bytes) { char* here = from ? from + used : nullptr; used += rounded_up(bytes, 64); return here; };
     auto numbers = [&](int64_t n) { return reinterpret_cast<F*>(take(n * sizeof(F))); };
     int64_t distances = p.T + p.S + 2 * block + 2 * width<F>;
     Space s;
@@ -52,7 +52,7 @@ struct Space {
       *space = s;
       for (int n = 0; n < panels; ++n) s.panel[n].query = s.queries + n * width<F> * p.D;
     }
-    return at - from;
+    return used;
   }
 };
 
