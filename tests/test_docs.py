@@ -163,7 +163,7 @@ def test_the_picture_shows_what_the_command_prints():
     spec = importlib.util.spec_from_file_location("picture", ROOT / "docs" / "picture.py")
     picture = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(picture)
-    assert picture.drawn() == picture.said()
+    assert picture.drawn() == picture.said(), "draw it again: python docs/picture.py"
 
 
 def test_changelog_begins_with_this_version():
