@@ -162,7 +162,7 @@ inline Whole make_problem(Source& source, double most, bool may_be_wild) {
   whole.give(source, p.value, type, {p.G, p.S, p.V}, {head, row, column}, true, numbers(content()));
   whole.output = whole.give(source, p.output, type, {p.H, p.T, p.V}, {head, row, column}, false, nullptr);
   if (!source.chance(8))
-    whole.lse = whole.give(source, p.lse, type == float64 ? float64 : float32, {p.H, p.T}, {head, row}, false, nullptr);
+    whole.lse = whole.give(source, p.lse, type == float64 || source.chance(2) ? float64 : float32, {p.H, p.T}, {head, row}, false, nullptr);
 
   p.scale = 1 / sqrt(double(p.D));
   if (source.chance(3)) p.scale = source.pick({1.0, 0.0, -0.3, 0.01, 1e-33, -1e-42});

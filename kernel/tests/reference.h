@@ -19,7 +19,7 @@ struct Reference {
   bool bad_bias = false, finite = true;
 };
 
-inline Reference reference(const Problem& p, int64_t item, int64_t head, int64_t row, bool with_values = true) {
+inline Reference reference(const Problem& p, int64_t item, int64_t head, int64_t row) {
   Reference r;
   auto whole = [&](const Array& a) { return read_int(at_item(a, p, item) + row * a.row); };
   double peak = -INFINITY, sink = p.sinks ? read(p.sinks.data + head * p.sinks.head, float64) : -INFINITY;
@@ -59,7 +59,7 @@ inline Reference reference(const Problem& p, int64_t item, int64_t head, int64_t
   r.lse = any ? top + log(total) : sink;
   r.finite &= sink < 1e30 && !(sink < -1e30 && sink > -INFINITY) && sink == sink;
   for (double s : r.score) r.weight.push_back(s == -INFINITY ? 0 : exp(s - r.lse));
-  for (int64_t c = 0; with_values && c < p.V; ++c) {
+  for (int64_t c = 0; c < p.V; ++c) {
     double sum = 0, largest = 0;
     for (int64_t j = 0; j < p.S; ++j) {
       if (!r.allowed[j]) continue;
@@ -91,14 +91,22 @@ inline bool near(Type type, double got, double want, double within) {
   return fabs(got - want) <= within + own * fabs(want) + least;
 }
 
+// The answer for every row.
+inline std::vector<Reference> references(const Problem& p) {
+  std::vector<Reference> all;
+  for (int64_t item = 0; item < p.B; ++item)
+    for (int64_t n = 0; n < p.H * p.T; ++n) all.push_back(reference(p, item, n / p.T, n % p.T));
+  return all;
+}
+
 // Judges a whole forward pass; prints the first fault. Rows that hold or attend what is not finite are judged only where the
 // formula leaves no choice.
-inline bool judge_forward(const Problem& p, int flags, const char* kernel) {
+inline bool judge_forward(const Problem& p, const std::vector<Reference>& answers, int flags, const char* kernel) {
   bool bad = false;
   for (int64_t item = 0; item < p.B; ++item)
     for (int64_t head = 0; head < p.H; ++head)
       for (int64_t row = 0; row < p.T; ++row) {
-        Reference r = reference(p, item, head, row);
+        const Reference& r = answers[(item * p.H + head) * p.T + row];
         bad |= r.bad_bias;
         auto fault = [&](const char* what, int64_t c, double got, double want) {
           fprintf(stderr, "%s: %s of item %d head %d row %d column %d is %.9g, should be %.9g (slack %g)\n", kernel, what,
@@ -124,11 +132,11 @@ inline bool judge_forward(const Problem& p, int flags, const char* kernel) {
 }
 
 // Judges a tile. The lse that it was given is the problem's own.
-inline bool judge_tile(const Problem& p, const Tile& t, const char* kernel) {
+inline bool judge_tile(const Problem& p, const std::vector<Reference>& answers, const Tile& t, const char* kernel) {
   for (int64_t item = 0; item < p.B; ++item)
     for (int64_t head = 0; head < p.H; ++head)
       for (int64_t row = t.row_begin; row < t.row_begin + t.rows; ++row) {
-        Reference r = reference(p, item, head, row, false);
+        const Reference& r = answers[(item * p.H + head) * p.T + row];
         double relative = slack(p, r);
         bool judged = r.finite && relative < 0.1;
         for (int64_t j = t.key_begin; j < t.key_begin + t.keys; ++j) {
@@ -155,44 +163,110 @@ inline bool judge_gaps(Store& store, const char* kernel) {
 
 inline bool never() { return false; }
 
-// Runs one problem on every kernel that is here: forward, with several threads, and a tile of each kind.
-inline bool try_problem(Source& source, double most, bool may_be_wild) {
+// Everything that a kernel offers beside the forward pass and tiles, on memory of exactly its size: what it computes is judged in
+// Python, whether it stays within its arrays here.
+struct Others {
+  Whole& whole;
+  Gradients gradients;
+  Sums sums;
+  Top top;
+  std::shared_ptr<Store> sinks;
+  std::vector<std::shared_ptr<Store>> written;
+
+  Others(Source& source, Whole& w) : whole(w) {
+    const Problem& p = w.p;
+    Type real = p.query.type == float64 ? float64 : float32, own = source.chance(2) ? real : p.query.type;
+    int64_t Array::*head = &Array::head, Array::*row = &Array::row, Array::*column = &Array::column;
+    auto normal = [&] { return source.normal(); };
+    auto out = [&](Array& to, Type type, std::vector<int64_t> sizes, std::vector<int64_t Array::*> roles) {
+      written.push_back(w.give(source, to, type, sizes, roles, false, nullptr));
+    };
+    w.give(source, gradients.output, own, {p.H, p.T, p.V}, {head, row, column}, true, normal);
+    if (source.chance(2)) w.give(source, gradients.lse, real, {p.H, p.T}, {head, row}, true, normal);
+    out(gradients.query, own, {p.H, p.T, p.D}, {head, row, column});
+    out(gradients.key, own, {p.G, p.S, p.D}, {head, row, column});
+    out(gradients.value, own, {p.G, p.S, p.V}, {head, row, column});
+    if (p.bias && source.chance(2)) {
+      // In the bias's own shape: an axis along which the bias does not move has one place.
+      std::vector<int64_t> sizes{p.H, p.T, p.S};
+      int64_t before[] = {p.bias.head, p.bias.row, p.bias.column};
+      out(gradients.bias, real, sizes, {head, row, column});
+      for (int i = 0; i < 3; ++i)
+        if (!before[i]) gradients.bias.*std::vector<int64_t Array::*>{head, row, column}[i] = 0;
+      for (int a = 0; a < p.batch_axes; ++a)
+        if (!p.bias.batch[a]) gradients.bias.batch[a] = 0;
+    }
+    Array ignored;
+    int64_t distances = std::max<int64_t>(p.T + p.S - 1, 0);
+    sinks = w.give(source, ignored, float64, {p.H}, {head}, false, nullptr, false);
+    if (source.chance(2)) w.give(source, sums.real, boolean, {p.T}, {row}, true, [&] { return double(source.next() % 2); });
+    out(sums.received, float64, {p.H, p.S}, {head, column}), out(sums.seen, int64, {p.H, p.S}, {head, column});
+    out(sums.along, float64, {p.H, distances}, {head, column}), out(sums.met, int64, {p.H, distances}, {head, column});
+    out(sums.entropy, float64, {p.H, p.T}, {head, row});
+    if (source.chance(2)) {
+      auto id = [&] { return double(source.next() % 4); };
+      w.give(source, sums.row_ids, int64, {p.T}, {row}, true, id), w.give(source, sums.key_ids, int64, {p.S}, {column}, true, id);
+      out(sums.same, float64, {p.H}, {head});
+    }
+    top.k = 1 + source.below(9);
+    out(top.weights, real, {p.H, p.T, top.k}, {head, row, column}), out(top.positions, int64, {p.H, p.T, top.k}, {head, row, column});
+    if (source.chance(2)) top.beyond = &sums;
+  }
+
+  bool run(const char* name) {
+    Problem& p = whole.p;
+    if (!p.lse) return true;
+    double* to_sinks = p.sinks && sinks->strides[0] == 8 ? reinterpret_cast<double*>(sinks->origin()) : nullptr;
+    backward(p, gradients, to_sinks, never);
+    if (p.T && p.S) regard::sums(p, sums, never), regard::top(p, top, never);
+    for (auto& store : written)
+      if (!judge_gaps(*store, name)) return false;
+    return true;
+  }
+};
+
+// Runs one problem on every kernel that is here: forward, with several threads, a tile, and, where `all`, the rest.
+inline bool try_problem(Source& source, double most, bool may_be_wild, bool others = true) {
   Whole whole = make_problem(source, most, may_be_wild);
   Problem& p = whole.p;
   int count, several = 2 + int(source.below(4));
   const Kernel* const* all = kernels(&count);
-  // The tile's rectangle, and lse of the plain path for it.
   Tile t{source.pick({scores, weights, allowed}), {}, 0, 0, 0, 0};
   t.row_begin = source.below(p.T + 1), t.rows = source.below(p.T - t.row_begin + 1);
   t.key_begin = source.below(p.S + 1), t.keys = source.below(p.S - t.key_begin + 1);
   Type real = p.query.type == float64 ? float64 : float32;
   auto out = whole.give(source, t.out, t.what == allowed ? boolean : real, {p.H, t.rows, t.keys},
                         {&Array::head, &Array::row, &Array::column}, false, nullptr);
-  bool good = true;
-  for (int i = -1; good && i < count; ++i) {  // -1: the plain path
-    const char* name = i < 0 ? "plain" : all[i]->name;
+  Others rest(source, whole);
+  const std::vector<Reference> answers = references(p);
+
+  auto good_on = [&](const Kernel* kernel) {
+    const char* name = kernel ? kernel->name : "plain";
     int flags = 0;
-    if (i < 0) {
-      for (int64_t item = 0; item < p.B; ++item)
-        for (int64_t n = 0; n < p.H * p.T; ++n) flags |= plain_row(p, make_row(p, item, n / p.T, n % p.T));
-    } else {
+    if (kernel) {
       use_kernel(name);
       set_threads(1);
       flags = forward(p, never);
+    } else {
+      for (int64_t item = 0; item < p.B; ++item)
+        for (int64_t n = 0; n < p.H * p.T; ++n) flags |= plain_row(p, make_row(p, item, n / p.T, n % p.T));
     }
-    good = judge_forward(p, flags, name) && judge_gaps(*whole.output, name) && (!whole.lse || judge_gaps(*whole.lse, name));
-    if (i < 0 || !good) continue;
+    if (!judge_forward(p, answers, flags, name)) return false;
+    if (!judge_gaps(*whole.output, name) || (whole.lse && !judge_gaps(*whole.lse, name))) return false;
+    if (!kernel) return true;
     std::vector<char> alone(whole.output->memory.get(), whole.output->memory.get() + whole.output->bytes);
     set_threads(several);
     forward(p, never);
-    if (memcmp(alone.data(), whole.output->memory.get(), alone.size())) {
-      fprintf(stderr, "%s: %d threads give other bits than one\n", name, several);
-      good = false;
+    if (memcmp(alone.data(), whole.output->memory.get(), alone.size()))
+      return fprintf(stderr, "%s: %d threads give other bits than one\n", name, several), false;
+    if (t.what != weights || p.lse) {
+      tile(p, t, never);
+      if (!judge_tile(p, answers, t, name) || !judge_gaps(*out, name)) return false;
     }
-    if (!good || (t.what == weights && !p.lse)) continue;
-    tile(p, t, never);
-    good = judge_tile(p, t, name) && judge_gaps(*out, name);
-  }
+    return !others || rest.run(name);
+  };
+  bool good = good_on(nullptr);
+  for (int i = 0; good && i < count; ++i) good = good_on(all[i]);
   if (!good)
     fprintf(stderr, "in the problem: type %d, batch axes %d, B %d H %d G %d T %d S %d D %d V %d, scale %g softcap %g dropout %g,%s%s%s%s%s%s%s%s%s\n",
             p.query.type, p.batch_axes, int(p.B), int(p.H), int(p.G), int(p.T), int(p.S), int(p.D), int(p.V), p.scale, p.softcap,
