@@ -72,6 +72,13 @@ Array operand(const A& a, const Problem& p, const char* name, std::initializer_l
   return out;
 }
 
+// What is written has `axes` axes behind all batch axes, and every item its own place.
+void expect_own(const Out& a, const Problem& p, const char* name, int axes) {
+  if (int(a.ndim()) != p.batch_axes + axes) bad_shape(name);
+  for (int axis = 0; axis < p.batch_axes; ++axis)
+    if (int64_t(a.shape(axis)) != p.batch_size[axis]) bad_shape(name);
+}
+
 void expect(const Array& a, std::initializer_list<Type> types, const char* name) {
   for (Type t : types)
     if (a.type == t) return;
@@ -119,6 +126,7 @@ void set_rule(Problem& p, REGARD_RULE) {
   auto cells = {&Array::head, &Array::row, &Array::column};
   given(mask, p.mask, "mask", {p.H, p.T, p.S}, cells, true, {boolean});
   given(bias, p.bias, "bias", {p.H, p.T, p.S}, cells, true, {float32, float64, float16, bfloat16});
+  if (sinks.is_valid() && sinks.ndim() != 1) bad_shape("sinks");
   given(sinks, p.sinks, "sinks", {p.H}, {&Array::head}, false, {float64});
   given(lower, p.lower, "lower", {}, {}, false, {int64});
   given(upper, p.upper, "upper", {}, {}, false, {int64});
@@ -161,11 +169,11 @@ int forward_call(const In& query, const In& key, const In& value, const Out& out
   p.V = value.shape(value.ndim() - 1);
   p.value = operand(value, p, "value", {p.G, p.S, p.V}, {&Array::head, &Array::row, &Array::column});
   expect(p.value, {p.query.type}, "value");
-  if (int(output.ndim()) != p.batch_axes + 3) bad_shape("output");
+  expect_own(output, p, "output", 3);
   p.output = operand(output, p, "output", {p.H, p.T, p.V}, {&Array::head, &Array::row, &Array::column});
   expect(p.output, {p.query.type}, "output");
   if (lse.is_valid()) {
-    if (int(lse.ndim()) != p.batch_axes + 2) bad_shape("lse");
+    expect_own(lse, p, "lse", 2);
     p.lse = operand(lse, p, "lse", {p.H, p.T}, {&Array::head, &Array::row});
     expect(p.lse, {float64, p.query.type == float64 ? float64 : float32}, "lse");
   }
@@ -234,9 +242,9 @@ int tile_call(const std::string& what, const In& query, const In& key, const In&
   Problem p = problem_of(query, key);
   Type real = p.query.type == float64 ? float64 : float32;
   Tile t{what == "allowed" ? allowed : what == "scores" ? scores : weights, {}, row_begin, 0, key_begin, 0};
-  if (int(out.ndim()) != p.batch_axes + 3) bad_shape("out");
+  expect_own(out, p, "out", 3);
   t.rows = out.shape(p.batch_axes + 1), t.keys = out.shape(p.batch_axes + 2);
-  if (row_begin < 0 || key_begin < 0 || row_begin + t.rows > p.T || key_begin + t.keys > p.S) bad_shape("out (outside)");
+  if (row_begin < 0 || key_begin < 0 || row_begin > p.T - t.rows || key_begin > p.S - t.keys) bad_shape("out (outside)");
   t.out = operand(out, p, "out", {p.H, t.rows, t.keys}, {&Array::head, &Array::row, &Array::column});
   expect(t.out, {t.what == allowed ? boolean : real}, "out");
   if (lse.is_valid()) {
@@ -259,10 +267,8 @@ void backward_call(const In& query, const In& key, const In& value, const In& ou
   auto cells = {&Array::head, &Array::row, &Array::column};
   auto rows = {&Array::head, &Array::row};
   auto whole = [&](const Out& a, const char* name, int64_t heads, int64_t count, int64_t columns) {
-    if (int(a.ndim()) != p.batch_axes + 3) bad_shape(name);
+    expect_own(a, p, name, 3);
     Array to = operand(a, p, name, {heads, count, columns}, cells);
-    for (int axis = 0; axis < p.batch_axes; ++axis)
-      if (int64_t(a.shape(axis)) != p.batch_size[axis]) bad_shape(name);
     expect(to, {p.query.type, real}, name);
     return to;
   };
@@ -302,7 +308,7 @@ void backward_call(const In& query, const In& key, const In& value, const In& ou
 // The arrays of `sums`, all of one head's numbers contiguous or not, none broadcast.
 Sums sums_of(Problem& p, const In& real, const Out& received, const Out& seen, const Out& along, const Out& met) {
   auto by = [&](const Out& a, const char* name, int64_t size, Type type) {
-    if (int(a.ndim()) != p.batch_axes + 2) bad_shape(name);
+    expect_own(a, p, name, 2);
     Array to = operand(a, p, name, {p.H, size}, {&Array::head, &Array::column});
     expect(to, {type}, name);
     return to;
@@ -330,10 +336,12 @@ void sums_call(const In& query, const In& key, const In& lse, const In& real, co
   Problem p = looked_at(query, key, lse);
   set_rule(p, REGARD_RULE_VALUES);
   Sums out = sums_of(p, real, received, seen, along, met);
+  expect_own(entropy, p, "entropy", 2);
   out.entropy = operand(entropy, p, "entropy", {p.H, p.T}, {&Array::head, &Array::row});
   expect(out.entropy, {float64}, "entropy");
   if (same.is_valid()) {
     if (!row_ids.is_valid() || !key_ids.is_valid()) bad_shape("same (needs row_ids and key_ids)");
+    expect_own(same, p, "same", 1);
     out.same = operand(same, p, "same", {p.H}, {&Array::head});
     out.row_ids = operand(row_ids, p, "row_ids", {p.T}, {&Array::row}, true);
     out.key_ids = operand(key_ids, p, "key_ids", {p.S}, {&Array::column}, true);
@@ -349,7 +357,7 @@ void top_call(const In& query, const In& key, const In& lse, const In& real, con
   Problem p = looked_at(query, key, lse);
   set_rule(p, REGARD_RULE_VALUES);
   Top out;
-  if (int(weights.ndim()) != p.batch_axes + 3 || int(positions.ndim()) != p.batch_axes + 3) bad_shape("weights or positions");
+  expect_own(weights, p, "weights", 3), expect_own(positions, p, "positions", 3);
   out.k = weights.shape(p.batch_axes + 2);
   out.weights = operand(weights, p, "weights", {p.H, p.T, out.k}, {&Array::head, &Array::row, &Array::column});
   out.positions = operand(positions, p, "positions", {p.H, p.T, out.k}, {&Array::head, &Array::row, &Array::column});
