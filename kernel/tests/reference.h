@@ -154,8 +154,8 @@ inline bool judge_tile(const Problem& p, const std::vector<Reference>& answers, 
 
 // Bytes of an output that are no element of it must be as they were.
 inline bool judge_gaps(Store& store, const char* kernel) {
-  std::vector<bool> own(store.bytes, false);
-  store.each([&](char* at) { std::fill_n(own.begin() + (at - store.memory.get()), store.item, true); });
+  std::vector<char> own(store.bytes, 0);
+  store.each([&](char* at) { memset(&own[at - store.memory.get()], 1, store.item); });
   for (int64_t i = 0; i < store.bytes; ++i)
     if (!own[i] && store.memory.get()[i] != char(0xA5)) return fprintf(stderr, "%s: wrote outside its output\n", kernel), false;
   return true;
