@@ -110,8 +110,8 @@ template <int vectors, class F>
     for (int v = 0; v < vectors; ++v) {
       int64_t cell = j * width<F> + v * N;
       Vector<F> x = load(p + cell) * (load(grads + cell) - load(delta + v * N));
-      if (words) x = may_attend(*words, j, v) ? x : splat(F(0));
       if (slope) x = x * load(slope + cell);
+      if (words) x = may_attend(*words, j, v) ? x : splat(F(0));  // whatever the slope is there, NaN too
       store(p + cell, x);
     }
 }

@@ -345,5 +345,7 @@ def sharpen(model: Any, entropy: Callable[[], float], keys: int) -> float:
         with torch.no_grad():
             for parameter in scaled:
                 # A norm of Gemma's kind multiplies by 1 + weight.
-                parameter.copy_(parameter * 1.6 + (0.6 if norms and parameter.abs().max() < 0.5 else 0))
+                parameter.copy_(
+                    parameter * 1.6 + (0.6 if norms and parameter.abs().max() < 0.5 else 0)
+                )
     raise AssertionError(f"rows stay flat: {found:.2f} of {math.log(keys):.2f}")

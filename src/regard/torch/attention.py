@@ -1,5 +1,6 @@
 """`attention`, `look` and `merge` for tensors: what `regard.attention` and the others come to."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import _kernel
+from regard.core import attention as core
 from regard.core import changed
 from regard.core.arguments import integer
 from regard.core.call import check
@@ -16,7 +18,7 @@ from regard.core.look import Look
 from regard.torch import op
 from regard.torch.computing import Options
 from regard.torch.op import compute
-from regard.torch.tensors import array, dense, on_cpu, tensor
+from regard.torch.tensors import array, dense, on_cpu, tensor, wide
 
 
 def attention(
@@ -67,7 +69,8 @@ def attention(
     tensor([[ 0.4109, 14.2662]])
     """
     special = (mask, bias, window, query_offset, key_lengths, segments, ranges, softcap, sinks)
-    if not (causal or dropout or return_lse or any(option is not None for option in special)):
+    usual = causal is False and dropout == 0 and seed is None and precision == "highest"
+    if usual and not return_lse and all(option is None for option in special):
         found = direct(query, key, value, False, scale, True)
         if found is not None:
             return found
@@ -106,9 +109,10 @@ def attention(
     )
     if not on_cpu(query) and (output := fused(query, key, value, options)) is not None:
         # PyTorch's own attention gives no lse; without values we compute nothing else.
-        return (output, compute(query, key, key[..., :0], options)[1]) if return_lse else output
-    output, lse = compute(query, key, value, options)
-    return (output, lse) if return_lse else output
+        lse = compute(query, key, key[..., :0], options)[1] if return_lse else None
+    else:
+        output, lse = compute(query, key, value, options)
+    return output if lse is None or not return_lse else (output, lse.to(wide(query)))
 
 
 def direct(
@@ -132,6 +136,8 @@ def direct(
         output = torch.empty_like(query)
         if scale is None:
             scale = query.shape[-1] ** -0.5
+        elif not -math.inf < scale < math.inf:
+            return None
         _kernel.forward_tensors(query, key, value, output, scale, causal, grouped)
     except (ArithmeticError, AttributeError, BufferError, RuntimeError, TypeError, ValueError):
         # An older PyTorch, other shapes, no dense tensors, or what is wrong: the checked way knows.
@@ -174,14 +180,23 @@ def look(query: Any, key: Any, value: Any, *, copy: bool = False, **options: Any
     >>> look(x, x, x, causal=True).weights[1]
     array([0.35954744, 0.64045256, 0.        ], dtype=float32)
     """
-    output, lse = attention(query, key, value, **options, return_lse=True)
     arrays = {name: _numbers(given) for name, given in options.items()}
     call = check(*map(_numbers, (query, key, value)), **arrays)
     if copy:
         call = changed.copied(call)
-    found = _numbers(output), _numbers(lse)
-    seen = Look(call, *(f[None] for f in found) if call.flat else found)
-    seen.output = output
+    like = next(t for t in (query, key, value) if isinstance(t, Tensor))
+    tensors = [t for t in (query, key, value, *options.values()) if isinstance(t, Tensor)]
+    differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    output: Any = None
+    if not on_cpu(like):
+        output, lse = attention(query, key, value, **options, return_lse=True)
+        found = _numbers(output), _numbers(lse)
+        seen = Look(call, *(f[None] for f in found) if call.flat else found)
+    else:
+        seen = Look(call, *core.compute(call, exact=True))
+        if differentiated:
+            output = attention(query, key, value, **options)
+    seen.output = tensor("output", seen.output, like.device) if output is None else output
     return seen
 
 

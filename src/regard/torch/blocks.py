@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.core.call import Call
+from regard.torch.tensors import wide
 
 BLOCK = 1 << 24  # scores of one block
 
@@ -33,12 +34,12 @@ def forward(
     query: Tensor, key: Tensor, value: Tensor, call: Call, mask: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, bool]:
     """Compute output (B…, H, T, V) and lse (B…, H, T); also say if a bad bias is attended."""
-    flat, wide = call.flat, _wide(query)
+    flat, real = call.flat, wide(query)
     query, key, value = _headed(flat, query, key, value)
     output = query.new_empty((*call.shape[:-1], value.shape[-1]))
-    lse = query.new_empty(call.shape[:-1], dtype=wide)
+    lse = query.new_empty(call.shape[:-1], dtype=real)
     sinks = _sinks(call, query)
-    value, spoilt = _finite(value.to(wide))
+    value, spoilt = _finite(value.to(real))
     bad = torch.zeros((), dtype=torch.bool, device=query.device)
     for block in _blocks(query, key, call, mask, bias):
         logits = block.scores
@@ -57,7 +58,7 @@ def forward(
             weights = weights * block.kept
         rows = _by_group(weights, value)
         if spoilt is not None:
-            attended = block.allowed.expand_as(weights).to(wide)
+            attended = block.allowed.expand_as(weights).to(real)
             rows = rows.masked_fill(_by_group(attended, spoilt) > 0, torch.nan)
         output[..., block.rows, :] = rows.to(output.dtype)
         lse[..., block.rows] = total
@@ -78,29 +79,29 @@ def backward(
     bias: Tensor | None,
 ) -> tuple[Tensor, ...]:
     """Compute the gradients of query, key, value, bias and sinks, of all batch items."""
-    flat, wide = call.flat, _wide(query)
+    flat, real = call.flat, wide(query)
     query, key, value, output, grad_output = _headed(flat, query, key, value, output, grad_output)
     if flat:
         lse, grad_lse = lse[None], None if grad_lse is None else grad_lse[None]
     batch = call.batch
     sinks = _sinks(call, query)
     # A query, key or value that plays no part must not spoil sums in which it has factor 0.
-    clean_query, clean_key = (_finite(t.to(wide))[0] for t in (query, key))
-    value = _finite(value.to(wide))[0]
-    grad_query = query.new_zeros((*batch, *query.shape[-3:]), dtype=wide)
-    grad_key = query.new_zeros((*batch, *key.shape[-3:]), dtype=wide)
-    grad_value = query.new_zeros((*batch, *value.shape[-3:]), dtype=wide)
-    grad_bias = None if bias is None else query.new_zeros(bias.shape, dtype=wide)
+    clean_query, clean_key = (_finite(t.to(real))[0] for t in (query, key))
+    value = _finite(value.to(real))[0]
+    grad_query = query.new_zeros((*batch, *query.shape[-3:]), dtype=real)
+    grad_key = query.new_zeros((*batch, *key.shape[-3:]), dtype=real)
+    grad_value = query.new_zeros((*batch, *value.shape[-3:]), dtype=real)
+    grad_bias = None if bias is None else query.new_zeros(bias.shape, dtype=real)
     grad_sinks = None if sinks is None else torch.zeros_like(sinks)
     for block in _blocks(query, key, call, mask, bias):
         at = block.rows
-        of_output, of_lse = grad_output[..., at, :].to(wide), lse[..., at]
+        of_output, of_lse = grad_output[..., at, :].to(real), lse[..., at].to(real)
         weights = _weights(block, of_lse)
         used, of_weights = weights, _by_group(of_output, value.mT)
         if block.kept is not None:
             used, of_weights = weights * block.kept, of_weights * block.kept
         # What all scores of a row have in common.
-        common = -(of_output * output[..., at, :].to(wide)).sum(-1)
+        common = -(of_output * output[..., at, :].to(real)).sum(-1)
         if grad_lse is not None:
             common = common + grad_lse[..., at]
         of_scores = torch.where(block.allowed, weights * (of_weights + common[..., None]), 0)
@@ -124,10 +125,6 @@ def backward(
 # ---------------------------------------------------------------------------------------- inside
 
 
-def _wide(tensor: Tensor) -> torch.dtype:
-    return torch.float64 if tensor.dtype is torch.float64 else torch.float32
-
-
 def _headed(flat: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor[None] for tensor in tensors) if flat else tensors
 
@@ -143,7 +140,7 @@ def _finite(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
 def _sinks(call: Call, like: Tensor) -> Tensor | None:
     if call.rule.sinks is None:
         return None
-    return torch.from_numpy(call.rule.sinks).to(like.device, _wide(like))
+    return torch.from_numpy(call.rule.sinks).to(like.device, wide(like))
 
 
 def _by_group(rows: Tensor, shared: Tensor) -> Tensor:
@@ -182,15 +179,15 @@ def _blocks(
     query: Tensor, key: Tensor, call: Call, mask: Tensor | None, bias: Tensor | None
 ) -> Iterator[_Block]:
     *batch, heads, rows, keys = call.shape
-    rule, wide, cap = call.rule, _wide(query), call.rule.softcap
+    rule, real, cap = call.rule, wide(query), call.rule.softcap
     # Scores that may not be attended must not be NaN, since NaN · 0 is.
-    transposed = key.to(wide).mT
+    transposed = key.to(real).mT
     limits = _limits(call, query.device)
     row_size = max(1, keys * heads * torch.Size(batch).numel())
     height = max(1, min(rows, BLOCK // row_size))
     for begin in range(0, rows, height):
         at = slice(begin, min(begin + height, rows))
-        part = query[..., at, :].to(wide).expand(*batch, -1, -1, -1)
+        part = query[..., at, :].to(real).expand(*batch, -1, -1, -1)
         scores = _by_group(part, transposed) * rule.scale
         slope = None
         if cap:
@@ -202,11 +199,11 @@ def _blocks(
         if bias is not None:
             added = _rows(bias, at)
             allowed = allowed & (added != -torch.inf)
-            most = torch.finfo(wide).max
-            limited = added.to(wide).clamp(-most, most)
-            scores = scores + torch.where(added.isfinite(), limited, added.to(wide))
+            most = torch.finfo(real).max
+            limited = added.to(real).clamp(-most, most)
+            scores = scores + torch.where(added.isfinite(), limited, added.to(real))
         scores = torch.where(allowed, scores, -torch.inf)
-        kept = _kept(call, at, query.device).to(wide) if call.dropout else None
+        kept = _kept(call, at, query.device).to(real) if call.dropout else None
         yield _Block(at, part, scores, slope, allowed, kept)
 
 

@@ -14,7 +14,7 @@ from regard import _kernel
 from regard.core.arguments import bits
 from regard.core.call import Call, check
 from regard.torch import blocks
-from regard.torch.tensors import array, on_cpu, stand_in
+from regard.torch.tensors import array, on_cpu, stand_in, wide
 
 
 class Options(NamedTuple):
@@ -83,12 +83,15 @@ def _room(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         batch = torch.broadcast_shapes(batch, key.shape[:-3], value.shape[:-3])
     shape = (*batch, *query.shape[-3:-1], value.shape[-1])
     output = torch.empty_like(query) if shape == query.shape else query.new_empty(shape)
-    wide = torch.float64 if query.dtype is torch.float64 else torch.float32
-    return output, query.new_empty(shape[:-1], dtype=wide)
+    exact = query.is_cpu or query.is_meta
+    return output, query.new_empty(shape[:-1], dtype=torch.float64 if exact else wide(query))
 
 
 def forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """Compute output (B…, H, T, V) and lse (B…, H, T)."""
+    """Compute output (B…, H, T, V), and lse (B…, H, T), in float64 if the kernel computes.
+
+    Gradients are the better for it: a weight comes from the difference of a score and an lse.
+    """
     options = Options(*rest)
     call = as_call(query, key, value, options)
     if on_cpu(query):
@@ -137,10 +140,10 @@ def backward(
         room = [
             torch.empty_like(t)
             if call.batch == t.shape[:-3]
-            else t.new_empty((*call.batch, *t.shape[-3:]), dtype=lse.dtype)
+            else t.new_empty((*call.batch, *t.shape[-3:]), dtype=wide(query))
             for t in operands
         ]
-        for t, dtype in ((like[3], lse.dtype), (like[4], torch.float64)):
+        for t, dtype in ((like[3], wide(query)), (like[4], torch.float64)):
             room.append(torch.empty(0) if t is None else torch.zeros(t.shape, dtype=dtype))
 
         def plain(t: Tensor | None) -> Any:

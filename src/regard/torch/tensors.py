@@ -66,3 +66,8 @@ def stand_in(tensor: Tensor) -> Array:
     """An array of the tensor's shape and dtype that has no memory, to be checked in its place."""
     one = np.empty((), array(torch.empty((), dtype=tensor.dtype)).dtype)
     return np.broadcast_to(one, tensor.shape)
+
+
+def wide(tensor: Tensor) -> torch.dtype:
+    """What sums over a tensor are made in: float32, or float64 for float64."""
+    return torch.float64 if tensor.dtype is torch.float64 else torch.float32
