@@ -4,6 +4,7 @@ Every message says what was expected and what was received. A `ShapeError` is ra
 arguments do not fit together; `check` in call.py catches it and adds all their shapes.
 """
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -107,9 +108,14 @@ def integer(name: str, given: Any) -> int:
 
 def number(name: str, given: Any, expected: str, fits: Callable[[float], bool]) -> float:
     """Read one number and see that it fits."""
-    if isinstance(given, str | bytes | bool | np.bool_) or not hasattr(given, "__float__"):
-        raise TypeError(f"{name}: expected {expected}, received {given!r}")
-    found = float(given)
+    try:
+        if isinstance(given, str | bytes | bool | np.bool_) or not hasattr(given, "__float__"):
+            raise TypeError
+        found = float(given)
+    except TypeError:
+        raise TypeError(f"{name}: expected {expected}, received {given!r}") from None
+    except (ValueError, OverflowError):  # a text in an array; an integer beyond all floats
+        found = math.nan
     if not fits(found):
         raise ValueError(f"{name}: expected {expected}, received {given!r}")
     return found

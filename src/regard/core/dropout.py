@@ -1,6 +1,7 @@
 """Which weights dropout drops: random numbers that depend on the seed and the place alone."""
 
 import math
+import operator
 
 import numpy as np
 
@@ -23,7 +24,8 @@ def multipliers(shape: tuple[int, ...], dropout: float, seed: int | None) -> Arr
     items = np.arange(math.prod(shape[:-3])).reshape(*shape[:-3], 1, 1, 1)
     heads, rows, keys = (np.arange(size) for size in shape[-3:])
     counter = np.broadcast_arrays(items, heads[:, None, None], rows[:, None], keys)
-    seed_words = (seed or 0) % 2**32, (seed or 0) // 2**32 % 2**32
+    number = operator.index(seed or 0)  # NumPy's integers would overflow
+    seed_words = number % 2**32, number // 2**32 % 2**32
     word = philox([numbers.astype(np.uint64) for numbers in counter], seed_words)[0]
     return np.where(word / 2**32 >= dropout, 1 / (1 - dropout), 0)
 

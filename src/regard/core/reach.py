@@ -67,10 +67,10 @@ def _offset(given: Any, batch: tuple[int, ...]) -> Any:
     if isinstance(given, int | np.integer):
         return integer("query_offset", given)
     array = plain("query_offset", given)
+    expect("query_offset", array, "(B…)", batch)
     exact = array.astype(object)
     if not all(type(n) is int for n in exact.flat):
         raise TypeError(f"query_offset: expected integers, received {kind(given, array)}")
-    expect("query_offset", array, "(B…)", batch)
     return exact if array.ndim else exact.item()
 
 

@@ -139,6 +139,7 @@ def steps(
     group = q.shape[-3] // max(k.shape[-3], 1)  # so many query heads share a key head
     k, v = np.repeat(k, group, axis=-3), np.repeat(v, group, axis=-3)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+    softcap = None if softcap is None else float(softcap)
     added = np.float64(0) if bias is None else given["bias"]
     sink = np.float64(-np.inf) if sinks is None else given["sinks"][:, None]  # (H, 1)
 
@@ -160,7 +161,7 @@ def steps(
         largest = entering.max(axis=-1)
         lse = largest + np.log(np.exp(entering - largest[..., None]).sum(axis=-1))
         lse = np.where(largest == -np.inf, -np.inf, lse)
-        kept = multipliers(bare.shape, dropout, seed)
+        kept = multipliers(bare.shape, float(dropout), seed)
         output = np.empty((*bare.shape[:-1], v.shape[-1]))
         for column in range(v.shape[-1]):
             terms = weights * kept * v[..., None, :, column]
