@@ -11,7 +11,16 @@ from typing import Any
 import tensorflow as tf  # type: ignore[import-untyped]
 
 from regard.tensorflow.kernel import FLOATS, Given, Route
-from regard.tensorflow.lowered import Lowered, block, by_group, lowered, over_rows, size, take
+from regard.tensorflow.lowered import (
+    Block,
+    Lowered,
+    block,
+    by_group,
+    lowered,
+    over_rows,
+    size,
+    take,
+)
 
 
 def forward(given: Given, *tensors: Any) -> tuple[Any, Any]:
@@ -22,15 +31,7 @@ def forward(given: Given, *tensors: Any) -> tuple[Any, Any]:
 
     def compute(number: Any) -> Any:
         part = block(call, number)
-        peak = tf.reduce_max(part.scores, -1, keepdims=True)
-        if call.sinks is not None:
-            peak = tf.maximum(peak, call.sinks)
-        peak = tf.where(tf.math.is_inf(peak) & (peak < 0), tf.zeros_like(peak), peak)
-        powers = where_else_zero(part.allowed, tf.exp(part.scores - peak))
-        total = tf.reduce_sum(powers, -1, keepdims=True)
-        if call.sinks is not None:
-            total += tf.exp(call.sinks - peak)
-        weights = powers / tf.where(total == 0, tf.ones_like(total), total)
+        weights, peak, total = _softmax(call, part)
         used = weights if part.kept is None else weights * part.kept
         output = by_group(call, used, value)
         output = tf.cond(spoilt, lambda: _spoil(call, part.allowed, output), lambda: output)
@@ -49,9 +50,9 @@ def backward(given: Given, *tensors: Any) -> list[Any]:
     """Compute the gradients of the FLOATS among the tensors; see kernel.backward."""
     count = len(given.names)
     call = lowered(given, tensors[:count])
-    output, lse, grad_output, *rest = tensors[count:]
+    output, _, grad_output, *grad_lse = tensors[count:]
     output, grad_output = call.inside(output), call.inside(grad_output)
-    lse, *grad_lse = ((one[None] if call.flat else one)[..., None] for one in (lse, *rest))
+    grad_lse = [(one[None] if call.flat else one)[..., None] for one in grad_lse]
     query, key, value = (_finite(call, one) for one in (call.query, call.key, call.value))
     bias, sinks = call.bias, call.sinks
     bias_has_rows = bias is not None and bias.shape.rank > 1 and bias.shape[-2] != 1
@@ -59,8 +60,8 @@ def backward(given: Given, *tensors: Any) -> list[Any]:
     def compute(number: Any) -> Any:
         part = block(call, number)
         of_output = tf.cast(take(grad_output, part.rows), call.wide)
-        of_lse = take(lse, part.rows)
-        weights = where_else_zero(part.allowed, tf.exp(part.scores - of_lse))
+        # Not from lse: where scores are large, its last place would show in every weight.
+        weights, peak, total = _softmax(call, part)
         used, of_weights = weights, by_group(call, of_output, value, transposed=True)
         if part.kept is not None:
             used, of_weights = weights * part.kept, of_weights * part.kept
@@ -80,7 +81,7 @@ def backward(given: Given, *tensors: Any) -> list[Any]:
                 sums["bias"] = of_scores
         if sinks is not None:
             real = (part.rows < tf.cast(call.queries, tf.int64))[:, None] & (sinks != -math.inf)
-            share = where_else_zero(tf.broadcast_to(real, tf.shape(of_lse)), tf.exp(sinks - of_lse))
+            share = where_else_zero(real, tf.exp(sinks - peak) / total)
             sums["sinks"] = share * common
         if part.slope is not None:
             of_scores = where_else_zero(part.allowed, of_scores * part.slope)
@@ -110,6 +111,19 @@ def backward(given: Given, *tensors: Any) -> list[Any]:
             grad = grad if name in ("bias", "sinks") else call.outside(grad)
             grads.append(tf.cast(_sum_to(grad, tf.shape(own)), own.dtype))
     return grads
+
+
+def _softmax(call: Lowered, part: Block) -> tuple[Any, Any, Any]:
+    """The weights of a block, and for each row the largest score and what all powers add up to."""
+    peak = tf.reduce_max(part.scores, -1, keepdims=True)
+    if call.sinks is not None:
+        peak = tf.maximum(peak, call.sinks)
+    peak = tf.where(peak == -math.inf, tf.zeros_like(peak), peak)
+    powers = where_else_zero(part.allowed, tf.exp(part.scores - peak))
+    total = tf.reduce_sum(powers, -1, keepdims=True)
+    if call.sinks is not None:
+        total += tf.exp(call.sinks - peak)
+    return powers / tf.where(total == 0, tf.ones_like(total), total), peak, total
 
 
 def _over_blocks(

@@ -1,6 +1,7 @@
 """`dot_product_attention`, `look` and `merge` for tensors, and which way a call is computed."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped]
@@ -97,13 +98,10 @@ def dot_product_attention(
     arguments |= {"softcap": softcap, "sinks": sinks, "scale": scale, "dropout": dropout}
     arguments |= {"seed": seed, "precision": precision}
     given, tensors = _given(arguments, heads_axis)
-    route = _route(given, tensors)
-    if route is not kernel.EAGER:
-        kernel.refuse_wrong(given, tensors)
-    elif not record.could_possibly_record():
-        found = route.forward(given, *tensors)
-        return found if return_lse else found[0]
-    return _differentiable(route, given, tensors, return_lse)
+    output, lse = _computed(given, tensors, return_lse)
+    if not return_lse:
+        return output
+    return output, tf.cast(lse, tf.float64 if output.dtype == tf.float64 else tf.float32)
 
 
 attention = dot_product_attention
@@ -113,8 +111,8 @@ attention = dot_product_attention
 def look(query: Any, key: Any, value: Any, *, copy: bool = False, **options: Any) -> Look:
     """Compute attention as `dot_product_attention` does, and keep sight of every weight.
 
-    The arguments are those of `regard.look`, and `heads_axis`. `output` and `lse` of the `Look`
-    are tensors with gradients, what is asked for are NumPy arrays.
+    The arguments are those of `regard.look`, and `heads_axis`. `output` of the `Look` is a tensor,
+    with its gradient; what is asked for comes as NumPy arrays.
 
     Raises:
         TypeError: an argument has the wrong type or dtype, or a tensor has no value yet.
@@ -131,13 +129,13 @@ def look(query: Any, key: Any, value: Any, *, copy: bool = False, **options: Any
             "look: expected tensors with values, received those of a function that is being "
             "traced; look outside of tf.function"
         )
-    output, lse = _differentiable(_route(given, tensors), given, tensors, True)
+    output, lse = _computed(given, tensors, True)
     call = kernel.checked(given, [array(one) for one in tensors])
     inner = array(output)
     inner = inner.swapaxes(-2, -3) if given.turned(inner.shape) else inner
     inner, inner_lse = (one[None] if call.flat else one for one in (inner, array(lse)))
     seen = Look(copied(call) if copy else call, inner, inner_lse)
-    seen.output, seen.lse = output, lse
+    seen.output = output
     return seen
 
 
@@ -214,7 +212,7 @@ def _given(arguments: dict[str, Any], heads_axis: int) -> tuple[Given, list[Any]
     return Given.of(arguments, heads_axis)
 
 
-def _route(given: Given, tensors: list[Any]) -> Route:
+def _route(given: Given, tensors: Sequence[Any]) -> Route:
     """Choose who computes: the kernel, unless TensorFlow must do without Python or elsewhere."""
     device = tensors[given.names.index("query")].device
     if tf.executing_eagerly():
@@ -230,19 +228,32 @@ def _has_accelerator() -> bool:
     return any(one.device_type != "CPU" for one in tf.config.list_logical_devices())
 
 
-def _differentiable(route: Route, given: Given, tensors: list[Any], return_lse: bool) -> Any:
-    """Compute such that tapes and `tf.gradients` find the gradients."""
+def _computed(given: Given, tensors: list[Any], with_lse: bool) -> tuple[Any, Any]:
+    """Compute output and lse, which may be wider than asked for, such that tapes find gradients.
+
+    The lse has a gradient only `with_lse`.
+    """
+    route = _route(given, tensors)
+    if route is not kernel.EAGER:
+        kernel.refuse_wrong(given, tensors)
+    elif not record.could_possibly_record():
+        output, lse = route.forward(given, *tensors)
+        return output, lse
 
     def compute(*tensors: Any) -> Any:
         output, lse = route.forward(given, *tensors)
 
         def gradients(*grads: Any) -> list[Any]:
-            found = iter(_once(route, given, (*tensors, output, lse, *grads)))
+            # What was computed eagerly may be differentiated in a graph, as `jacobian` does.
+            eager_no_more = route is kernel.EAGER and not tf.executing_eagerly()
+            back = _route(given, tensors) if eager_no_more else route
+            found = iter(_once(back, given, (*tensors, output, lse, *grads)))
             return [next(found) if name in FLOATS else None for name in given.names]
 
-        return ((output, lse) if return_lse else output), gradients
+        return ((output, lse) if with_lse else (output,)), gradients
 
-    return tf.custom_gradient(compute)(*tensors)
+    output, *lse = tf.custom_gradient(compute)(*tensors)
+    return output, (lse or [None])[0]
 
 
 def _once(route: Route, given: Given, tensors: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf  # type: ignore[import-untyped]
 
 from regard import _kernel
-from regard.core.arguments import FLOAT32, FLOAT64, Array, bits
+from regard.core.arguments import FLOAT32, FLOAT64, Array, bits, real
 from regard.core.call import Call, check
 from regard.tensorflow.tensors import ALIGNMENT, array, eager, is_tensor, room, stand_in, tensor
 
@@ -90,12 +90,12 @@ def checked(given: Given, arrays: Any) -> Call:
 
 
 def forward(given: Given, *arrays: Array, strict: bool = False) -> tuple[Array, Array]:
-    """Compute output and lse; `strict` refuses a bias that spoils the rows which attend it."""
+    """Compute output and lse, in float64; `strict` refuses a bias that spoils a row."""
     call = checked(given, arrays)
     query = call.query
     rows = call.shape[1:-1] if call.flat else call.shape[:-1]
     output, inner_output = _rooms(given, call, (*rows, call.value.shape[-1]), query.dtype)
-    lse = room(rows, FLOAT64 if query.dtype == FLOAT64 else FLOAT32)
+    lse = room(rows, FLOAT64)
     attends_bad_bias = _kernel.forward(
         bits(query),
         bits(call.key),
@@ -123,7 +123,7 @@ def backward(given: Given, *arrays: Array) -> list[Array]:
     call = checked(given, arrays[:count])
     output, lse, grad_output, *grad_lse = arrays[count:]
     arguments = given.arguments(arrays[:count])
-    turned, wide = given.turned(output.shape), lse.dtype
+    turned, wide = given.turned(output.shape), real(call.dtype)
     rooms = {}
     for name in ("query", "key", "value"):
         shape = _swapped(arguments[name].shape) if turned else arguments[name].shape
@@ -206,10 +206,8 @@ def _eager_backward(given: Given, *tensors: Any) -> Any:
 def _traced_forward(given: Given, *tensors: Any) -> Any:
     _refuse_saving()
     query = tensors[given.names.index("query")]
-    wide = tf.float64 if query.dtype == tf.float64 else tf.float32
-    outputs = tf.numpy_function(
-        partial(forward, given), tensors, [query.dtype, wide], stateful=False
-    )
+    dtypes = [query.dtype, tf.float64]
+    outputs = tf.numpy_function(partial(forward, given), tensors, dtypes, stateful=False)
     shape = _shape(given, *tensors)
     outputs[0].set_shape(shape)
     if given.turned(shape):

@@ -251,7 +251,7 @@ def _kept(call: Lowered, rows: Any) -> Any:
         seed = tf.bitcast(tf.cast(seed, tf.int64), tf.uint64) if seed.dtype != tf.uint64 else seed
         words = seed % 2**32, seed // 2**32
     else:
-        words = seed % 2**32, seed % 2**64 // 2**32
+        words = int(seed) % 2**32, int(seed) % 2**64 // 2**32
     threshold = math.ceil(dropout * 2**32)
     kept = philox(counter, words)[0] >= tf.constant(threshold, tf.uint64)
     return tf.cast(kept, call.wide) / (1 - dropout)
