@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.core.arguments import BFLOAT16, Array
+from regard.core.arguments import BFLOAT16, Array, plain
 
 # Set by tests, which have no accelerator: treat every tensor as if it lay on one.
 pretend_elsewhere = False
@@ -40,7 +40,7 @@ def tensor(name: str, given: Any, device: torch.device) -> Tensor:
     """Read an argument as a tensor: NumPy's arrays and lists too, without copying where it can."""
     if isinstance(given, Tensor):
         return dense(name, given)
-    array = np.asarray(given)
+    array = plain(name, given)
     if any(stride < 0 for stride in array.strides):
         array = array.copy()
     try:
