@@ -1,0 +1,218 @@
+"""Keras's attention layers, computed by regard: same weights, same config, same answers.
+
+What Keras computes over several axes at once, or with a table of all scores to return, it computes
+itself.
+"""
+
+from typing import Any
+
+import keras  # type: ignore[import-untyped]
+from keras import ops
+
+from regard.core.look import Look
+from regard.keras.computing import attend, seed_from, watched
+from regard.keras.masks import Masks
+
+_serializable = keras.saving.register_keras_serializable("regard")
+
+
+@_serializable
+class MultiHeadAttention(keras.layers.MultiHeadAttention):  # type: ignore[misc]
+    """`keras.layers.MultiHeadAttention`, exact, faster, and in memory linear in T + S.
+
+    Arguments, weights, config and call are Keras's. With three-axis inputs, one attention axis and
+    no scores to return, the kernel computes, with dropout and gradients; else Keras does. A row of
+    padding, or any other that may attend nothing, is 0 before the output projection, where Keras
+    gives 0 or the mean of all values, depending on whether scores are returned.
+
+    >>> layer = MultiHeadAttention(num_heads=2, key_dim=16)
+    >>> inputs = keras.random.normal((2, 5, 16))
+    >>> tuple(layer(query=inputs, key=inputs, value=inputs).shape)
+    (2, 5, 16)
+    >>> layer.look(inputs, inputs).weights[0, 1].shape
+    (5, 5)
+    """
+
+    def look(self, query: Any, value: Any, key: Any = None, **kwargs: Any) -> Look:
+        """Call the layer, and keep every weight of its attention in sight, at any length.
+
+        The arguments are those of a call: query (B, T, features), value and key (B, S, features),
+        masks and so on.
+
+        Returns:
+            A `Look` of (B, H, T, S), whose output (B, H, T, V) is that before the output
+            projection. Rows of padding are no part of what the other rows give.
+
+        Raises:
+            TypeError: the inputs have no values, or Keras computes such a call itself.
+        """
+        return _look(self, query, value, key, **kwargs)
+
+    def _compute_attention_mask(self, query: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        # Someone else's `_compute_attention` expects Keras's own mask.
+        own = type(self)._compute_attention is MultiHeadAttention._compute_attention
+        if own and len(query.shape) == len(value.shape) == 3:
+            return Masks(query, value, *args, **kwargs)
+        return super()._compute_attention_mask(query, value, *args, **kwargs)
+
+    def _compute_attention(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any = None,
+        training: Any = None,
+        return_attention_scores: bool = False,
+        use_causal_mask: bool = False,
+    ) -> Any:
+        causal = {"use_causal_mask": True} if use_causal_mask else {}
+        if return_attention_scores or len(query.shape) != 4 or len(self._attention_axes) > 1:
+            if isinstance(attention_mask, Masks):
+                attention_mask = super()._compute_attention_mask(*attention_mask)
+            return super()._compute_attention(
+                query, key, value, attention_mask, training, return_attention_scores, **causal
+            )
+        masks = _masks(query, value, attention_mask, use_causal_mask)
+        options = masks.options(getattr(self, "_sliding_window", None))
+        if training and self._dropout > 0:
+            options["seed"] = seed_from(self._dropout_layer.seed_generator)
+            options["dropout"] = self._dropout
+        scale = self._inverse_sqrt_key_dim
+        return attend(query, key, value, masks.real_rows, scale=scale, **options), None
+
+
+@_serializable
+class GroupedQueryAttention(keras.layers.GroupQueryAttention):  # type: ignore[misc]
+    """`keras.layers.GroupQueryAttention`, likewise; keys and values are never repeated.
+
+    >>> layer = GroupQueryAttention(head_dim=16, num_query_heads=4, num_key_value_heads=2)
+    >>> inputs = keras.random.normal((2, 5, 16))
+    >>> tuple(layer(inputs, inputs, use_causal_mask=True).shape)
+    (2, 5, 16)
+    """
+
+    def look(self, query: Any, value: Any, key: Any = None, **kwargs: Any) -> Look:
+        """Call the layer, and keep every weight of its attention in sight, at any length.
+
+        As `MultiHeadAttention.look`.
+        """
+        return _look(self, query, value, key, **kwargs)
+
+    def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
+        """Make the weights, which are Keras's."""
+        super().build(query_shape, value_shape, key_shape)
+        self.num_repeats = repeats(self)
+
+    def _compute_attention_mask(self, query: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(self)._compute_attention is GroupedQueryAttention._compute_attention:
+            return Masks(query, value, *args, **kwargs)
+        return super()._compute_attention_mask(query, value, *args, **kwargs)
+
+    def _compute_attention(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any = None,
+        training: Any = None,
+        use_causal_mask: bool = False,
+    ) -> Any:
+        causal = {"use_causal_mask": True} if use_causal_mask else {}
+        if self._return_attention_scores:
+            if isinstance(attention_mask, Masks):
+                attention_mask = super()._compute_attention_mask(*attention_mask)
+            key, value = (
+                ops.repeat(one, query.shape[2] // one.shape[2], axis=2) for one in (key, value)
+            )
+            return super()._compute_attention(query, key, value, attention_mask, training, **causal)
+        masks = _masks(query, value, attention_mask, use_causal_mask)
+        options = masks.options(getattr(self, "sliding_window", None))
+        if training and self.dropout > 0:
+            options["seed"] = seed_from(self._dropout_layer.seed_generator)
+            options["dropout"] = self.dropout
+        scale = self._inverse_sqrt_head_dim
+        return attend(query, key, value, masks.real_rows, scale=scale, **options), None
+
+
+@_serializable
+class Attention(keras.layers.Attention):  # type: ignore[misc]
+    """`keras.layers.Attention` (Luong's): no heads, no scale but a learned one.
+
+    With `score_mode="dot"` and no scores to return the kernel computes; else Keras does. A row
+    that may attend nothing is 0, where Keras gives almost equal weights.
+
+    >>> query, value = keras.random.normal((2, 5, 16)), keras.random.normal((2, 7, 16))
+    >>> tuple(Attention()([query, value]).shape)
+    (2, 5, 16)
+    """
+
+    def look(self, inputs: Any, mask: Any = None, **kwargs: Any) -> Look:
+        """Call the layer, and keep every weight of its attention in sight, at any length.
+
+        Returns:
+            A `Look` of (B, 1, T, S).
+
+        Raises:
+            TypeError: the inputs have no values, or Keras computes such a call itself.
+        """
+        return _look(self, inputs, mask=mask, **kwargs)
+
+    def call(
+        self,
+        inputs: Any,
+        mask: Any = None,
+        training: Any = False,
+        return_attention_scores: bool = False,
+        use_causal_mask: bool = False,
+    ) -> Any:
+        """Compute attention of [query, value] or [query, value, key], as Keras's layer does."""
+        self._validate_inputs(inputs=inputs, mask=mask)
+        query, value, key = inputs[0], inputs[1], inputs[-1] if len(inputs) > 2 else inputs[1]
+        plain = len(query.shape) == len(value.shape) == 3 or not mask
+        if return_attention_scores or self.score_mode != "dot" or not plain:
+            return super().call(inputs, mask, training, return_attention_scores, use_causal_mask)
+        of_query, of_value = (mask[0], mask[1]) if mask else (None, None)
+        masks = Masks(query, value, of_query, of_value, use_causal_mask=use_causal_mask)
+        options = masks.options()
+        if training and self.dropout > 0:
+            options["seed"] = seed_from(self.seed_generator)
+            options["dropout"] = self.dropout
+        if self.scale is not None:
+            query = query * ops.cast(self.scale, query.dtype)
+        query, key, value = (ops.expand_dims(one, -2) for one in (query, key, value))
+        output = attend(query, key, value, masks.real_rows, scale=1, **options)
+        return ops.squeeze(output, -2)
+
+
+def repeats(layer: Any) -> int:
+    """How often a grouped layer's `call` shall repeat keys and values: not at all for ours."""
+    own = type(layer)._compute_attention is GroupedQueryAttention._compute_attention
+    return 1 if own else int(layer.num_query_heads // layer.num_key_value_heads)
+
+
+def _masks(query: Any, value: Any, given: Any, causal: bool) -> Masks:
+    """The masks of a call; a mask of T × S is there only if the caller made one."""
+    if not isinstance(given, Masks):
+        return Masks(query, value, attention_mask=given, use_causal_mask=causal)
+    return given._replace(use_causal_mask=True) if causal else given
+
+
+def _look(layer: Any, *args: Any, **kwargs: Any) -> Look:
+    tensors = [one for one in keras.tree.flatten((args, kwargs)) if hasattr(one, "_keras_mask")]
+    masks = [one._keras_mask for one in tensors]
+    with watched() as seen:
+        layer(*args, **({"training": False} | kwargs))
+    # Keras's layer takes the masks off what it is given; looking must change nothing.
+    for tensor, mask in zip(tensors, masks, strict=True):
+        tensor._keras_mask = mask
+    if not seen:
+        raise TypeError(
+            f"look: Keras itself computed this call of {layer.name}, or its inputs have no values. "
+            "Call it with arrays of (B, T, features), without return_attention_scores"
+        )
+    return seen[0]
+
+
+# Saved files name the door, not the file in it.
+for _layer in (MultiHeadAttention, GroupedQueryAttention, Attention):
+    _layer.__module__ = "regard.keras"
