@@ -1,10 +1,13 @@
 """One layer's attention, as a model of transformers asks for it."""
 
+# mypy: allow-untyped-calls
+
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from regard.core.look import Look
 from regard.torch import attention, look
@@ -81,8 +84,8 @@ def attention_forward(
             is_causal if is_causal is not None else getattr(module, "is_causal", True)
         ):
             options |= {"causal": True, "query_offset": 0}
-    elif attention_mask.dtype is torch.bool:
-        options["mask"] = attention_mask
+    elif (mask := _boolean(attention_mask)) is not None:
+        options["mask"] = mask
     else:
         added = attention_mask if position_bias is None else position_bias + attention_mask
         options["bias"] = added
@@ -103,6 +106,30 @@ def _made(
     seen = look(*given, **options)
     own = array(seen.output if output is None else output)
     return seen.call, own, seen._lse, None if rows is None else array(rows)
+
+
+_read = WeakTensorKeyDictionary()
+
+
+def _boolean(mask: Tensor) -> Tensor | None:
+    """A model's own mask as booleans; None if it holds other numbers than 0 and the lowest.
+
+    Such numbers are how masks of booleans are written for adding. They are looked through once
+    for all layers.
+    """
+    if mask.dtype is torch.bool:
+        return mask
+    if torch.compiler.is_compiling() or mask.requires_grad or not mask.is_floating_point():
+        return None
+    version: int | None
+    found: Tensor | None
+    version, found = _read.get(mask, (None, None))
+    if version != mask._version:
+        allowed = mask == 0
+        only = bool((allowed | (mask <= torch.finfo(mask.dtype).min)).all())
+        found = allowed if only else None
+        _read[mask] = (mask._version, found)
+    return found
 
 
 def _crosses(module: torch.nn.Module) -> bool:
