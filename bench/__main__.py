@@ -11,14 +11,15 @@ import regard
 from bench import peers, report
 from bench.groups import GROUPS
 
+HERE = Path(__file__).parent
 DESCRIPTION = """\
 Measure regard beside PyTorch, onnxruntime and NumPy, in one process and by turns: a call of each,
 gaps of some milliseconds, medians and quartiles of the ratios within a round.
 """
 EPILOG = """\
-Results are written as Markdown (also to standard output) and JSON to bench/out/latest.*, or with
---keep NAME to bench/results/NAME.*. Leave the machine alone meanwhile: the report says how busy
-it was.
+Results are written as Markdown (also to standard output) and JSON: to bench/out/latest, which git
+ignores; results to keep go in bench/results. Leave the machine alone meanwhile: the report says
+how busy it was.
 """
 
 
@@ -36,7 +37,8 @@ def main() -> None:
                         help=f"of {', '.join(list(peers.PEERS)[1:])}; all unless said")  # fmt: skip
     parser.add_argument("--threads", type=int, default=regard.threads().count,
                         help="for regard and every peer; %(default)s unless said")  # fmt: skip
-    parser.add_argument("--keep", metavar="NAME", help="keep the results as bench/results/NAME")
+    parser.add_argument("--output", type=Path, default=HERE / "out/latest", metavar="PATH",
+                        help="where to write results, without .md and .json")  # fmt: skip
     wishes = parser.parse_args()
 
     peers.set_threads(wishes.threads)
@@ -56,7 +58,7 @@ def main() -> None:
                 status.update(f"{group} … {row['problem']} done")
     result["setting"]["load after"] = report.load()
 
-    path = Path(__file__).parent / (f"results/{wishes.keep}" if wishes.keep else "out/latest")
+    path = wishes.output
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     text = report.markdown(result)
