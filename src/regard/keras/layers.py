@@ -1,7 +1,7 @@
 """Keras's attention layers, computed by regard: same weights, same config, same answers.
 
-What Keras computes over several axes at once, or with a table of all scores to return, it computes
-itself.
+What attends over other axes than one sequence, Keras computes itself, and so the table of all
+scores where it is to be returned.
 """
 
 from typing import Any
@@ -20,10 +20,10 @@ _serializable = keras.saving.register_keras_serializable("regard")
 class MultiHeadAttention(keras.layers.MultiHeadAttention):  # type: ignore[misc]
     """`keras.layers.MultiHeadAttention`, exact, faster, and in memory linear in T + S.
 
-    Arguments, weights, config and call are Keras's. With three-axis inputs, one attention axis and
-    no scores to return, the kernel computes, with dropout and gradients; else Keras does. A row of
-    padding, or any other that may attend nothing, is 0 before the output projection, where Keras
-    gives 0 or the mean of all values, depending on whether scores are returned.
+    Arguments, weights, config and call are Keras's. Inputs of three axes are computed by the
+    kernel, with dropout and gradients, whether scores are returned or not; those of more axes by
+    Keras. A row of padding, or any other that may attend nothing, is 0 before the output
+    projection, where Keras gives 0 or the mean of all values, as scores are returned or not.
 
     >>> layer = MultiHeadAttention(num_heads=2, key_dim=16)
     >>> inputs = keras.random.normal((2, 5, 16))
@@ -65,20 +65,30 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):  # type: ignore[misc]
         return_attention_scores: bool = False,
         use_causal_mask: bool = False,
     ) -> Any:
-        causal = {"use_causal_mask": True} if use_causal_mask else {}
-        if return_attention_scores or len(query.shape) != 4 or len(self._attention_axes) > 1:
-            if isinstance(attention_mask, Masks):
-                attention_mask = super()._compute_attention_mask(*attention_mask)
-            return super()._compute_attention(
-                query, key, value, attention_mask, training, return_attention_scores, **causal
+        ours = len(query.shape) == 4 and len(self._attention_axes) == 1
+        scores = None
+        if return_attention_scores or not ours:
+            mask = attention_mask
+            if isinstance(mask, Masks):
+                mask = super()._compute_attention_mask(*mask)
+            output, scores = super()._compute_attention(
+                query,
+                key,
+                value,
+                mask,
+                False if ours else training,
+                return_attention_scores,
+                **({"use_causal_mask": True} if use_causal_mask else {}),
             )
+            if not ours:
+                return output, scores
         masks = _masks(query, value, attention_mask, use_causal_mask)
         options = masks.options(getattr(self, "_sliding_window", None))
         if training and self._dropout > 0:
             options["seed"] = seed_from(self._dropout_layer.seed_generator)
             options["dropout"] = self._dropout
         scale = self._inverse_sqrt_key_dim
-        return attend(query, key, value, masks.real_rows, scale=scale, **options), None
+        return attend(query, key, value, masks.real_rows, scale=scale, **options), scores
 
 
 @_serializable
@@ -117,29 +127,35 @@ class GroupedQueryAttention(keras.layers.GroupQueryAttention):  # type: ignore[m
         training: Any = None,
         use_causal_mask: bool = False,
     ) -> Any:
-        causal = {"use_causal_mask": True} if use_causal_mask else {}
+        scores = None
         if self._return_attention_scores:
-            if isinstance(attention_mask, Masks):
-                attention_mask = super()._compute_attention_mask(*attention_mask)
-            key, value = (
-                ops.repeat(one, query.shape[2] // one.shape[2], axis=2) for one in (key, value)
+            mask = attention_mask
+            if isinstance(mask, Masks):
+                mask = super()._compute_attention_mask(*mask)
+            times = query.shape[2] // key.shape[2]
+            _, scores = super()._compute_attention(
+                query,
+                ops.repeat(key, times, axis=2),
+                ops.repeat(value, times, axis=2),
+                mask,
+                False,
+                **({"use_causal_mask": True} if use_causal_mask else {}),
             )
-            return super()._compute_attention(query, key, value, attention_mask, training, **causal)
         masks = _masks(query, value, attention_mask, use_causal_mask)
         options = masks.options(getattr(self, "sliding_window", None))
         if training and self.dropout > 0:
             options["seed"] = seed_from(self._dropout_layer.seed_generator)
             options["dropout"] = self.dropout
         scale = self._inverse_sqrt_head_dim
-        return attend(query, key, value, masks.real_rows, scale=scale, **options), None
+        return attend(query, key, value, masks.real_rows, scale=scale, **options), scores
 
 
 @_serializable
 class Attention(keras.layers.Attention):  # type: ignore[misc]
     """`keras.layers.Attention` (Luong's): no heads, no scale but a learned one.
 
-    With `score_mode="dot"` and no scores to return the kernel computes; else Keras does. A row
-    that may attend nothing is 0, where Keras gives almost equal weights.
+    With `score_mode="dot"` the kernel computes, with "concat" Keras does. A row that may attend
+    nothing is 0, where Keras gives almost equal weights.
 
     >>> query, value = keras.random.normal((2, 5, 16)), keras.random.normal((2, 7, 16))
     >>> tuple(Attention()([query, value]).shape)
@@ -168,20 +184,32 @@ class Attention(keras.layers.Attention):  # type: ignore[misc]
         """Compute attention of [query, value] or [query, value, key], as Keras's layer does."""
         self._validate_inputs(inputs=inputs, mask=mask)
         query, value, key = inputs[0], inputs[1], inputs[-1] if len(inputs) > 2 else inputs[1]
-        plain = len(query.shape) == len(value.shape) == 3 or not mask
-        if return_attention_scores or self.score_mode != "dot" or not plain:
-            return super().call(inputs, mask, training, return_attention_scores, use_causal_mask)
         of_query, of_value = (mask[0], mask[1]) if mask else (None, None)
+        masked = of_query is not None or of_value is not None
+        # The scores that this layer returns are those that dropout has left.
+        dropped = return_attention_scores and training and self.dropout > 0
+        if self.score_mode != "dot" or dropped or (masked and len(query.shape) != 3):
+            return super().call(inputs, mask, training, return_attention_scores, use_causal_mask)
         masks = Masks(query, value, of_query, of_value, use_causal_mask=use_causal_mask)
         options = masks.options()
         if training and self.dropout > 0:
             options["seed"] = seed_from(self.seed_generator)
             options["dropout"] = self.dropout
+        scaled = query
         if self.scale is not None:
-            query = query * ops.cast(self.scale, query.dtype)
-        query, key, value = (ops.expand_dims(one, -2) for one in (query, key, value))
-        output = attend(query, key, value, masks.real_rows, scale=1, **options)
-        return ops.squeeze(output, -2)
+            scaled = query * ops.cast(self.scale, query.dtype)
+        scaled, key, value = (ops.expand_dims(one, -2) for one in (scaled, key, value))
+        output = attend(scaled, key, value, masks.real_rows, scale=1, **options)
+        output = ops.squeeze(output, -2)
+        if not return_attention_scores:
+            return output
+        _, scores = super().call(inputs, mask, False, True, use_causal_mask)
+        allowed = self._calculate_score_mask(scores, of_value, use_causal_mask)
+        if allowed is not None:
+            # Keras gives equal scores to a row that may attend nothing; they were not used.
+            allowed = ops.expand_dims(allowed, -2) if len(allowed.shape) == 2 else allowed
+            scores = ops.where(allowed, scores, 0)
+        return output, scores
 
 
 def repeats(layer: Any) -> int:
@@ -208,7 +236,7 @@ def _look(layer: Any, *args: Any, **kwargs: Any) -> Look:
     if not seen:
         raise TypeError(
             f"look: Keras itself computed this call of {layer.name}, or its inputs have no values. "
-            "Call it with arrays of (B, T, features), without return_attention_scores"
+            "Call it with arrays of (B, T, features), outside of traced functions"
         )
     return seen[0]
 
