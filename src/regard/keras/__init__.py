@@ -5,9 +5,17 @@ all weights of a call in sight. On the TensorFlow, JAX, PyTorch and NumPy backen
 """
 
 from regard.keras.convert import convert
-from regard.keras.layers import Attention, GroupedQueryAttention, MultiHeadAttention
+from regard.keras.layers import (
+    Attention,
+    GroupedQueryAttention,
+    GroupQueryAttention,
+    MultiHeadAttention,
+)
 
-# Keras's class and its public name differ, so files may say either.
-GroupQueryAttention = GroupedQueryAttention
-
-__all__ = ["Attention", "GroupQueryAttention", "MultiHeadAttention", "convert"]
+__all__ = [
+    "Attention",
+    "GroupQueryAttention",
+    "GroupedQueryAttention",
+    "MultiHeadAttention",
+    "convert",
+]

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import keras  # type: ignore[import-untyped]
+import numpy as np
 from keras import ops
 
 from regard.core.attention import attention, compute
@@ -64,11 +65,22 @@ def seed_from(generator: Any) -> Any:
 
 
 def _look(query: Any, key: Any, value: Any, real_rows: Any, options: dict[str, Any]) -> Look:
-    def number(given: Any) -> Any:
-        if isinstance(given, tuple):
-            return tuple(map(number, given))
-        return ops.convert_to_numpy(given) if hasattr(given, "shape") else given
+    turned = (_number(one).swapaxes(-2, -3) for one in (query, key, value))
+    call = check(*turned, **{name: _number(given) for name, given in options.items()})
+    return Look(call, *compute(call, exact=True), real_rows=_number(real_rows))
 
-    turned = (number(one).swapaxes(-2, -3) for one in (query, key, value))
-    call = check(*turned, **{name: number(given) for name, given in options.items()})
-    return Look(call, *compute(call, exact=True), real_rows=number(real_rows))
+
+def _number(given: Any) -> Any:
+    """Tensors as arrays, also those in a pair; anything else as it is."""
+    if isinstance(given, tuple):
+        return tuple(map(_number, given))
+    if not hasattr(given, "shape"):
+        return given
+    try:
+        if keras.backend.backend() == "tensorflow":  # Keras would make a copy
+            return np.asarray(given)
+        return ops.convert_to_numpy(given)
+    except (NotImplementedError, TypeError, RuntimeError):
+        raise TypeError(
+            "look: expected arrays with values, received those of a function that is being traced"
+        ) from None

@@ -25,6 +25,7 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):  # type: ignore[misc]
     Keras. A row of padding, or any other that may attend nothing, is 0 before the output
     projection, where Keras gives 0 or the mean of all values, as scores are returned or not.
 
+    >>> import keras
     >>> layer = MultiHeadAttention(num_heads=2, key_dim=16)
     >>> inputs = keras.random.normal((2, 5, 16))
     >>> tuple(layer(query=inputs, key=inputs, value=inputs).shape)
@@ -95,6 +96,7 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):  # type: ignore[misc]
 class GroupedQueryAttention(keras.layers.GroupQueryAttention):  # type: ignore[misc]
     """`keras.layers.GroupQueryAttention`, likewise; keys and values are never repeated.
 
+    >>> import keras
     >>> layer = GroupQueryAttention(head_dim=16, num_query_heads=4, num_key_value_heads=2)
     >>> inputs = keras.random.normal((2, 5, 16))
     >>> tuple(layer(inputs, inputs, use_causal_mask=True).shape)
@@ -157,6 +159,7 @@ class Attention(keras.layers.Attention):  # type: ignore[misc]
     With `score_mode="dot"` the kernel computes, with "concat" Keras does. A row that may attend
     nothing is 0, where Keras gives almost equal weights.
 
+    >>> import keras
     >>> query, value = keras.random.normal((2, 5, 16)), keras.random.normal((2, 7, 16))
     >>> tuple(Attention()([query, value]).shape)
     (2, 5, 16)
@@ -240,6 +243,9 @@ def _look(layer: Any, *args: Any, **kwargs: Any) -> Look:
         )
     return seen[0]
 
+
+# Keras's class and its public name differ; files may hold either.
+GroupQueryAttention = GroupedQueryAttention
 
 # Saved files name the door, not the file in it.
 for _layer in (MultiHeadAttention, GroupedQueryAttention, Attention):
