@@ -69,7 +69,7 @@ def _expected(config: Any, size: int) -> tuple[int, int, int] | None:
         return None
     head_width = getattr(config, "head_dim", None) or width // heads
     groups = getattr(config, "num_key_value_heads", None) or heads
-    return layers, heads, heads * (head_width * size + 4) + 2 * groups * head_width * size
+    return layers, heads, heads * (head_width * size + 8) + 2 * groups * head_width * size
 
 
 def free() -> int:

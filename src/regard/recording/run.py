@@ -115,23 +115,31 @@ class Run:
         self._layers = None
 
     def part(self) -> None:
-        """From the forward that is under way on, nothing is joined: each step stands alone.
-
-        What this forward has joined already is taken back, so that all layers agree.
-        """
+        """From the forward that is under way on, nothing is joined: each step stands alone."""
         number = len(self.forwards) - 1
         self.parted = self.parted or number
-        for place in self.forwards[number]:
+        for place, track in self.take_back().items():
+            self.apart.setdefault(number, {})[place] = track
+        self.forwards.append({})
+
+    def take_back(self) -> dict[Place, Kept]:
+        """Take the forward that is under way out of the picture, so that all layers agree.
+
+        Returns:
+            What it had brought so far, each attention alone.
+        """
+        taken = {}
+        for place in self.forwards.pop():
             track = self.tracks[place]
-            self.apart.setdefault(number, {})[place] = copied(track.step(len(track.cuts) - 1))
+            taken[place] = copied(track.step(len(track.cuts) - 1))
             if len(track.cuts) > 1:
                 track.drop()
             else:
                 del self.tracks[place]
-        self.forwards[number].clear()
         for tokens in self.tokens.values():
-            tokens.drop_from(number)
+            tokens.drop_from(len(self.forwards))
         self._layers = None
+        return taken
 
     @property
     def nbytes(self) -> int:

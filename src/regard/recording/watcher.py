@@ -123,14 +123,19 @@ class Watcher:
             pass
         if self._frames:
             return
-        run = self.recording.runs[-1]
         if output is None:  # the call raised
-            if len(run.forwards) == 1:
-                self.recording.runs.pop()
-            else:
-                run.stopped = f"step {len(run.forwards) - 1} raised an error and is not complete"
+            self._abandon()
         self._caches += [vars(output)[n] for n in _CACHES if n in getattr(output, "__dict__", {})]
         self._output, self._known = output, {}
+
+    def _abandon(self) -> None:
+        """Forget a forward that raised: half a picture would be a wrong one."""
+        run = self.recording.runs[-1]
+        if len(run.forwards) < 2:
+            self.recording.runs.pop()
+        elif not run.stopped:
+            run.stopped = f"step {len(run.forwards) - 1} raised an error"
+            run.take_back()
 
     def _crosses(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = Frame(module, args, kwargs).given
@@ -167,12 +172,16 @@ class Watcher:
         given: dict[str, Any],
     ) -> Any:
         """Let an attention be computed, and keep what it was; returns what it returned."""
-        if not self._frames or self.recording.runs[-1].stopped:
+        if not self._frames:
             return run_it()
-        name = self.names[id(module)]
+        name, stopped = self.names[id(module)], self.recording.runs[-1].stopped
         place = (name, self._calls[name])
         self._calls[name] += 1
         self.seen.add(name)
+        if stopped:
+            if place not in self.recording.runs[-1].tracks:
+                self.recording.unrecorded[name] = stopped
+            return run_it()
         computed = None
         try:
             options = translate(implementation, module, query, key, mask, given, self._known)
@@ -280,17 +289,26 @@ class Watcher:
             new = slice(0, valid_keys(kept))
         assert new is not None
         if not self.budget.take(kept, rows, new):
-            run.stopped = (
-                f"recording stopped in step {len(run.forwards) - 1} at {place[0]}: it keeps "
-                f"{size_in_words(self.budget.used)}, and limit={size_in_words(self.budget.limit)}"
-            )
-            warnings.warn(f"{run.stopped}. The model goes on. {LESS}", stacklevel=2)
+            self._stop(run, place)
             return
         if track is None or run.parted:
             run.add(place, Track(copied(rows_of(kept, rows, new.stop))))
         else:
             track.append(kept, rows, new)
             run.grow(place)
+
+    def _stop(self, run: Run, place: Place) -> None:
+        """Record no more of this run: of a first forward some layers are kept, else whole steps."""
+        step = len(run.forwards) - 1
+        run.stopped = (
+            f"recording stopped in step {step} at {place[0]}: it keeps "
+            f"{size_in_words(self.budget.used)}, and limit={size_in_words(self.budget.limit)}"
+        )
+        if step and not run.parted:
+            run.take_back()
+        elif not step:
+            self.recording.unrecorded[place[0]] = run.stopped
+        warnings.warn(f"{run.stopped}. The model goes on. {LESS}", stacklevel=2)
 
     def _narrowed(self, kept: Kept) -> Kept:
         """Only the heads that were asked for, in the dtype that was asked for."""
