@@ -650,6 +650,17 @@ def test_pytorchs_own_attention_gives_the_output(monkeypatch):
 
 
 @pytest.mark.usefixtures("elsewhere")
+def test_pytorchs_signature_elsewhere(ran):
+    q, k, v = normal(39, *[(2, 3, 5, 7)] * 3)
+    mask = torch.rand(5, 5) < 0.7
+    for arguments in ({}, {"attn_mask": mask}, {"is_causal": True}, {"scale": 0.3}):
+        close(scaled_dot_product_attention(q, k, v, **arguments), theirs((q, k, v), **arguments))
+    both = mask & torch.ones(5, 5, dtype=torch.bool).tril()
+    close(scaled_dot_product_attention(q, k, v, mask, is_causal=True), theirs((q, k, v), both))
+    assert ran() == (0, 0)
+
+
+@pytest.mark.usefixtures("elsewhere")
 def test_a_bad_bias_in_blocks():
     q, k, v = normal(35, *[(1, 2, 3, 7)] * 3)
     bias = torch.zeros(3, 3)
