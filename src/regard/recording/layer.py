@@ -102,6 +102,21 @@ class Layer(Look):
         return what + super().__repr__()
 
 
+def differences(ours: Array, theirs: Array, lse: Array, real: Array) -> tuple[float, float]:
+    """The largest difference of two outputs (B, H, T, V), and the largest number of theirs.
+
+    Rows of padding and rows that may attend nothing are left out: libraries differ there.
+    """
+    rows = ~np.isneginf(lse) & real[:, None]
+    wide = np.float64 if ours.dtype == np.float64 else np.float32
+    ours, theirs = ours.astype(wide, copy=False), theirs.astype(wide, copy=False)
+    apart = np.abs(ours - theirs)
+    apart[np.isnan(ours) & np.isnan(theirs)] = 0
+    apart = np.where(rows[..., None], np.where(np.isnan(apart), np.inf, apart), 0)
+    largest = np.where(rows[..., None] & np.isfinite(theirs), np.abs(theirs), 0)
+    return float(apart.max(initial=0)), float(largest.max(initial=0))
+
+
 def cut(kept: Kept, item: int, rows: Array, keys: Array, offset: int) -> Kept:
     """One item of a batch, with some of its rows and keys (sorted positions): no batch axis.
 

@@ -153,3 +153,13 @@ def compact(mask: Array) -> Options:
     if (past - first == count).all():
         return ranges
     return ranges | {"mask": used[:, None, None]}
+
+
+def looks_causal(options: Options) -> bool:
+    """Whether no row may see a key after its own position."""
+    if options.get("causal"):
+        return True
+    if "ranges" not in options:
+        return False
+    past = options["ranges"][1]
+    return bool(past.shape[-1] > 1 and (past <= np.arange(past.shape[-1]) + 1).all())

@@ -15,10 +15,10 @@ from regard.core.arguments import Array
 from regard.core.attention import compute
 from regard.core.call import check
 from regard.core.indexing import size_in_words
-from regard.recording.layer import Kept
+from regard.recording.layer import Kept, differences
 from regard.recording.memory import LESS, Budget
 from regard.recording.recording import Recording
-from regard.recording.rules import NotRecordableError, Options, array, translate
+from regard.recording.rules import NotRecordableError, Options, array, looks_causal, translate
 from regard.recording.run import Place, Run, Tokens
 from regard.recording.stitch import Track, copied, rows_of, valid_keys
 
@@ -119,14 +119,16 @@ class Watcher:
         self._frames.append(frame)
 
     def _closes(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        while self._frames and self._frames.pop().module is not module:
+        if not any(frame.module is module for frame in self._frames):
+            return  # it was refused before it began
+        while self._frames.pop().module is not module:
             pass
         if self._frames:
             return
         if output is None:  # the call raised
             self._abandon()
         self._caches += [vars(output)[n] for n in _CACHES if n in getattr(output, "__dict__", {})]
-        self._output, self._known = output, {}
+        self._output, self._known = output if self._crossing else None, {}
 
     def _abandon(self) -> None:
         """Forget a forward that raised: half a picture would be a wrong one."""
@@ -212,7 +214,7 @@ class Watcher:
         """What the call is, with the model's own arrays; its tokens are noted on the way."""
         causal = given.get("is_causal")
         causal = getattr(module, "is_causal", None) if causal is None else causal
-        kind = "decoder" if (_looks_causal(options) if causal is None else causal) else "encoder"
+        kind = "decoder" if (looks_causal(options) if causal is None else causal) else "encoder"
         if self._attends_elsewhere(name, query, key):
             kind = "cross"
         number = getattr(module, "layer_idx", None)
@@ -279,7 +281,7 @@ class Watcher:
             check(kept.query, kept.key, kept.value, **kept.options), exact=True
         )
         real = self._real["decoder" if kept.kind == "cross" else kept.kind]
-        difference, largest = _difference(ours, theirs, lse, real)
+        difference, largest = differences(ours, theirs, lse, real)
         kept = replace(kept, lse=lse, difference=difference, largest=largest)
 
         track, rows = run.tracks.get(place), self._rows(run, kept)
@@ -362,31 +364,6 @@ class Watcher:
         size = size if self.dtype is None else self.dtype.itemsize
         config = getattr(self.model, "config", None)
         self.budget.refuse_over(config, items, tokens, size, self.layers, self.heads)
-
-
-def _looks_causal(options: Options) -> bool:
-    """Whether no row may see a key after its own position."""
-    if options.get("causal"):
-        return True
-    if "ranges" not in options:
-        return False
-    past = options["ranges"][1]
-    return bool(past.shape[-1] > 1 and (past <= np.arange(past.shape[-1]) + 1).all())
-
-
-def _difference(ours: Array, theirs: Array, lse: Array, real: Array) -> tuple[float, float]:
-    """The largest difference of two outputs (B, H, T, V), and the largest number of theirs.
-
-    Rows of padding and rows that may attend nothing are left out: libraries differ there.
-    """
-    rows = ~np.isneginf(lse) & real[:, None]
-    wide = np.float64 if ours.dtype == np.float64 else np.float32
-    ours, theirs = ours.astype(wide, copy=False), theirs.astype(wide, copy=False)
-    apart = np.abs(ours - theirs)
-    apart[np.isnan(ours) & np.isnan(theirs)] = 0
-    apart = np.where(rows[..., None], np.where(np.isnan(apart), np.inf, apart), 0)
-    largest = np.where(rows[..., None] & np.isfinite(theirs), np.abs(theirs), 0)
-    return float(apart.max(initial=0)), float(largest.max(initial=0))
 
 
 def _tensor(output: Array, query: Any, given: dict[str, Any]) -> Any:
