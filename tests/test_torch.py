@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from near import near
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import regard
 from regard import _kernel
@@ -415,23 +416,22 @@ def test_same_gradients_as_pytorch(call):
     inputs, arguments = call
     mask = arguments.get("attn_mask")
     if mask is not None and mask.is_floating_point():
-        # Of a row of nothing but lowest numbers see test_gradients_beside_the_lowest_bias.
-        low = mask <= torch.finfo(mask.dtype).min
-        arguments["attn_mask"] = mask.masked_fill(low.all(-1, keepdim=True) & low, 0).float()
+        arguments["attn_mask"] = mask.float()
     inputs = [x.float() for x in inputs]  # PyTorch's halves sum in halves
     wide = {
         name: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
         for name, x in arguments.items()
     }
     _, found = gradients(lambda *x: scaled_dot_product_attention(*x, **arguments), inputs)
-    _, truth = gradients(lambda *x: theirs(x, **wide), [x.double() for x in inputs])
+    with sdpa_kernel(SDPBackend.MATH):  # the other one is off by S beside the lowest numbers
+        _, truth = gradients(lambda *x: theirs(x, **wide), [x.double() for x in inputs])
     _, yardstick = gradients(lambda *x: theirs(x, **arguments), inputs)
     # A gradient is what is left of terms that cancel, so rounding is judged by their size; and a
     # weight inherits the rounding of its score's terms.
     q, k, v = (x.double() for x in inputs)
     scale = q.shape[-1] ** -0.5 if arguments["scale"] is None else abs(arguments["scale"])
     keys = k.repeat_interleave(q.shape[-3] // k.shape[-3] if arguments["enable_gqa"] else 1, -3)
-    more = min(float((q.abs() @ keys.abs().mT * scale).max()), 10.0) / 2
+    more = float((q.abs() @ keys.abs().mT * scale).max()) / 2
     q, k, v = q.abs(), k.abs(), v.abs()
     term = 4 * v.sum(-1).max() * scale  # no element of the loss weighs more than 4
     terms = (term * k.max(), term * q.max(), torch.zeros(()))
@@ -443,13 +443,13 @@ def test_same_gradients_as_pytorch(call):
         assert error <= bound, f"{name}: off by {error:.3g}, may be off by {bound:.3g}"
 
 
-@pytest.mark.xfail(reason="one lse cannot hold the lowest float32 and a logarithm", strict=True)
 def test_gradients_beside_the_lowest_bias():
     inputs = normal(19, *[(1, 2, 3, 7)] * 3)
     mask = torch.zeros(3, 3)
-    mask[1] = torch.finfo(torch.float32).min
+    mask[1] = torch.finfo(torch.float32).min  # an ordinary softmax of equal scores
     _, found = gradients(lambda *x: scaled_dot_product_attention(*x, mask), inputs)
-    _, expected = gradients(lambda *x: theirs(x, mask), inputs)
+    with sdpa_kernel(SDPBackend.MATH):
+        _, expected = gradients(lambda *x: theirs(x, mask), inputs)
     for a, b in zip(found, expected, strict=True):
         close(a, b)
 

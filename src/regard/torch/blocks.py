@@ -42,18 +42,9 @@ def forward(
     value, spoilt = _finite(value.to(real))
     bad = torch.zeros((), dtype=torch.bool, device=query.device)
     for block in _blocks(query, key, call, mask, bias):
-        logits = block.scores
         if bias is not None:
             bad |= (block.allowed & ~(_rows(bias, block.rows) < torch.inf)).any()
-        if sinks is not None:
-            sink = sinks[:, None, None].expand(*logits.shape[:-1], 1)
-            logits = torch.cat([logits, sink], -1)
-        total = (
-            logits.logsumexp(-1)
-            if logits.shape[-1]
-            else logits.new_full(logits.shape[:-1], -torch.inf)
-        )
-        weights = _weights(block, total)
+        weights, _, total = _softmax(block, sinks)
         if block.kept is not None:
             weights = weights * block.kept
         rows = _by_group(weights, value)
@@ -71,18 +62,20 @@ def backward(
     key: Tensor,
     value: Tensor,
     output: Tensor,
-    lse: Tensor,
     grad_output: Tensor,
     grad_lse: Tensor | None,
     call: Call,
     mask: Tensor | None,
     bias: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    """Compute the gradients of query, key, value, bias and sinks, of all batch items."""
+    """Compute the gradients of query, key, value, bias and sinks, of all batch items.
+
+    A block holds whole rows, so it needs no lse, which beside the lowest numbers is not exact.
+    """
     flat, real = call.flat, wide(query)
     query, key, value, output, grad_output = _headed(flat, query, key, value, output, grad_output)
-    if flat:
-        lse, grad_lse = lse[None], None if grad_lse is None else grad_lse[None]
+    if flat and grad_lse is not None:
+        grad_lse = grad_lse[None]
     batch = call.batch
     sinks = _sinks(call, query)
     # A query, key or value that plays no part must not spoil sums in which it has factor 0.
@@ -95,8 +88,8 @@ def backward(
     grad_sinks = None if sinks is None else torch.zeros_like(sinks)
     for block in _blocks(query, key, call, mask, bias):
         at = block.rows
-        of_output, of_lse = grad_output[..., at, :].to(real), lse[..., at].to(real)
-        weights = _weights(block, of_lse)
+        of_output = grad_output[..., at, :].to(real)
+        weights, taken, _ = _softmax(block, sinks)
         used, of_weights = weights, _by_group(of_output, value.mT)
         if block.kept is not None:
             used, of_weights = weights * block.kept, of_weights * block.kept
@@ -108,10 +101,8 @@ def backward(
         grad_value += _over_rows(used, of_output, value.shape[-3])
         if grad_bias is not None:
             _add_rows(grad_bias, of_scores, at)
-        if sinks is not None and grad_sinks is not None:
-            share = torch.exp(sinks[:, None] - of_lse)
-            share = torch.where(sinks[:, None] == -torch.inf, 0, share)
-            grad_sinks += (share * common).flatten(0, -3).sum((0, -1))
+        if taken is not None and grad_sinks is not None:
+            grad_sinks += (taken * common).flatten(0, -3).sum((0, -1))
         if block.slope is not None:
             of_scores = torch.where(block.allowed, of_scores * block.slope, 0)
         of_scores = of_scores * call.rule.scale
@@ -171,8 +162,18 @@ def _add_rows(total: Tensor, part: Tensor, rows: slice) -> None:
     total += part.sum_to_size(total.shape)
 
 
-def _weights(block: _Block, lse: Tensor) -> Tensor:
-    return torch.where(block.allowed, torch.exp(block.scores - lse[..., None]), 0)
+def _softmax(block: _Block, sinks: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Weights of the keys, weight of the sink, and lse."""
+    logits, keys = block.scores, block.scores.shape[-1]
+    if sinks is not None:
+        logits = torch.cat([logits, sinks[:, None, None].expand(*logits.shape[:-1], 1)], -1)
+    none = logits.new_full(logits.shape[:-1], -torch.inf)
+    total = logits.logsumexp(-1) if logits.shape[-1] else none
+    shares = logits.softmax(-1)
+    weights = torch.where(block.allowed, shares[..., :keys], 0)
+    if sinks is None:
+        return weights, None, total
+    return weights, torch.where(sinks[:, None] == -torch.inf, 0, shares[..., keys]), total
 
 
 def _blocks(
@@ -248,7 +249,8 @@ def _allowed(limits: dict[str, Tensor], rows: slice, keys: int, device: torch.de
 def _kept(call: Call, rows: slice, device: torch.device) -> Tensor:
     """What dropout multiplies weights by: 0 or 1 / (1 - p), drawn by place as the kernel does.
 
-    Philox4×32-10 (Salmon et al. 2011), in int64: products wrap, but their 64 bits are right.
+    Philox4×32-10 as in core/dropout.py, but in int64, since PyTorch's uint64 can't shift: products
+    wrap, and all their 64 bits are right.
     """
     *batch, heads, _, keys = call.shape
     word = 2**32 - 1

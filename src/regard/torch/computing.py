@@ -134,8 +134,10 @@ def backward(
         grad_output = torch.zeros((), dtype=output.dtype, device=output.device).expand_as(output)
     operands = (query, key, value)
     known = (output, lse, grad_output, grad_lse)
+    # One number can't hold the lowest float32 and a logarithm; blocks do without it.
+    lost = options.bias is not None and bool(((lse < -1e30) & lse.isfinite()).any())
     like = (*operands, options.bias if bias_too else None, options.sinks if sinks_too else None)
-    if on_cpu(query):
+    if on_cpu(query) and not lost:
         # What will be summed over items is summed in float32 or wider.
         room = [
             torch.empty_like(t)
@@ -160,7 +162,7 @@ def backward(
         grads = tuple(room)
     else:
         dense = options.mask, options.bias
-        grads = blocks.backward(*operands, output, lse, grad_output, grad_lse, call, *dense)
+        grads = blocks.backward(*operands, output, grad_output, grad_lse, call, *dense)
     return tuple(
         query.new_empty(0) if t is None else grad.sum_to_size(t.shape).to(t.dtype)
         for grad, t in zip(grads, like, strict=True)
