@@ -15,9 +15,15 @@ from regard.core.arguments import BFLOAT16, Array
 ALIGNMENT = 64
 
 
+# Whose instances are none of TensorFlow's; asking TensorFlow's own types takes ten times as long.
+_PLAIN = frozenset({type(None), bool, int, float, str, tuple, list, np.ndarray})
+
+
 def is_tensor(given: Any) -> bool:
     """Whether this is TensorFlow's: a tensor of any kind, or a variable."""
-    return isinstance(given, tf.Tensor | tf.Variable | tf.RaggedTensor | tf.SparseTensor)
+    return type(given) not in _PLAIN and isinstance(
+        given, tf.Tensor | tf.Variable | tf.RaggedTensor | tf.SparseTensor
+    )
 
 
 def tensor(name: str, given: Any) -> Any:
