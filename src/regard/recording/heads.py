@@ -116,6 +116,12 @@ class Tally:
                 self.heaviest[n] = best
                 self.place[n] = item, some.start + query + layer.offset, key
 
+    def placed(self, item: int, rows: Array, keys: Array) -> None:
+        """Count the padding that stood before the tokens of an item."""
+        here = self.place[:, 0] == item
+        self.place[here, 1] = rows[self.place[here, 1]]
+        self.place[here, 2] = keys[self.place[here, 2]]
+
     def table(self) -> Array:
         """One row a head."""
         out = np.zeros(len(self.total), HEAD)
@@ -144,11 +150,8 @@ def overview(items: Sequence[Run], reader: Reader) -> Heads:
             text = run.tokens[layer.kind if own else "encoder"].texts(reader)[0]
             _, tokens = np.unique(text.tokens, return_inverse=True)
             tally.add(layer, item, tokens, never_ranked(text, layer.kind))
+            tally.placed(item, *(run.places[stack] for stack in run.stacks(layer.kind)))
     found = np.concatenate([np.zeros(0, HEAD), *(tally.table() for tally in tallies.values())])
-    for item, run in enumerate(items):
-        there = found["item"] == item
-        for name in ("query", "key"):
-            found[name][there] = run.places[run.main][found[name][there]]
     return found.view(Heads)
 
 

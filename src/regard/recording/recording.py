@@ -113,6 +113,8 @@ class Recording(Shown):
         ]
         if self.unrecorded:
             lines.append(f"  not recorded: {', '.join(self.unrecorded)}")
+        if run.parted:
+            lines.append(f"  steps from {run.parted} on stand apart: the keys before them changed")
         if run.stopped:
             lines.append(f"  {run.stopped}")
         lines += [

@@ -194,11 +194,15 @@ def _word(text: Text, item: int, positions: Sequence[int]) -> Word:
 def _joins(before: str, piece: str) -> bool:
     """Whether a piece goes on with the word before it."""
     last, first = before[-1:], piece[:1]
-    if not last or last.isspace() or first.isspace():
-        return not last
+    if before == " ":  # a space that is a token of its own belongs to the word behind it
+        return not first.isspace()
+    if last.isspace() or first.isspace():
+        return False
     if _UNSPACED.match(first) or _UNSPACED.match(last):
         return False
-    return _LOST in (first, last) or _letter(last) == _letter(first)
+    if _LOST in (first, last) or last == first:  # a cut character; dots, dashes
+        return True
+    return _letter(last) and _letter(first)
 
 
 def _letter(character: str) -> bool:
@@ -209,8 +213,9 @@ def _letter(character: str) -> bool:
 def find(wanted: str, texts: Sequence[Text], normal: Any = str) -> Word:
     """The word that a person means; "it:2" is the second "it" of all items.
 
-    As it is written first, then whatever the case, then as the tokenizer's model knows it. What is
-    no word alone may be several that stand side by side: "New York", "don't".
+    As it is written first, then whatever the case, then as the tokenizer's model knows it, then
+    without the punctuation around it. What is no word alone may be several that stand side by
+    side: "New York", "don't".
 
     Raises:
         WordError: there is none, or there are several and no number says which.
@@ -237,7 +242,7 @@ def find(wanted: str, texts: Sequence[Text], normal: Any = str) -> Word:
 
 def _matches(wanted: str, texts: Sequence[Text], normal: Any) -> list[Word]:
     every = [words(text, item) for item, text in enumerate(texts)]
-    for form in (str, str.casefold, lambda text: normal(text).casefold()):
+    for form in (str, str.casefold, lambda text: normal(text).casefold(), _bare):
         goal = "".join(form(wanted).split())
         if not goal:
             return [w for item in every for w in item if w.text == wanted]
@@ -247,6 +252,12 @@ def _matches(wanted: str, texts: Sequence[Text], normal: Any) -> list[Word]:
         ]:
             return found
     return []
+
+
+def _bare(text: str) -> str:
+    """Without the punctuation at its ends, which some tokenizers leave on their words."""
+    inside = [i for i, character in enumerate(text) if character.isalnum()]
+    return text[inside[0] : inside[-1] + 1].casefold() if inside else text
 
 
 def _phrases(goal: str, every: list[Word], text: Text, form: Any) -> list[Word]:
