@@ -20,6 +20,7 @@ from regard.core.indexing import size_in_words
 from regard.core.look import Look
 from regard.core.proof import Check
 from regard.core.tiles import part
+from regard.recording.layer import Layer
 from regard.recording.words import Text, words
 from regard.views.labels import visible
 
@@ -66,6 +67,7 @@ class Shown:
     keys: str
     offset: int = 0  # the position of the first row among its words
     distances: bool = True  # rows and keys are of one sequence
+    narrow: bool = False  # numbers are those of float16
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,8 @@ def expected(layers: Iterable[Shown]) -> int:
         call = shown.look.call
         *_, heads, rows, keys = call.shape
         size += heads * (2 * rows * 8 + 2 * keys * 4 + 2 * (rows + keys) * 4)
-        size += call.query.nbytes + call.key.nbytes + call.value.nbytes
+        numbers = call.query.size + call.key.size + call.value.size
+        size += numbers * (2 if shown.narrow else call.dtype.itemsize)
         for array in (call.rule.mask, call.rule.bias):
             if array is not None:
                 nbytes = array.size // 8 if array.dtype == bool else array.size * 4
@@ -144,11 +147,9 @@ def _narrowed(shown: Shown) -> Shown:
         np.clip(array, -most, most).astype(np.float16).astype(np.float32)
         for array in (call.query, call.key, call.value)
     )
-    return replace(shown, look=_again(shown.look, call._replace(query=query, key=key, value=value)))
-
-
-def _again(look: Look, call: Call) -> Look:
-    return Look(call, *compute(call), real_rows=look.real_rows)
+    call = call._replace(query=query, key=key, value=value)
+    look = Look(call, *compute(call), real_rows=shown.look.real_rows)
+    return replace(shown, look=look, narrow=True)
 
 
 def _loss(before: Shown, after: Shown) -> float:
@@ -266,10 +267,11 @@ def _layer(shown: Shown, source: Source, arrays: Arrays) -> dict[str, Any]:
         "shape": [*call.shape, len(call.key), call.query.shape[-1], call.value.shape[-1]],
         "scale": call.rule.scale,
         "softcap": call.rule.softcap,
-        "check": str(look.check()) if look._output.size or hasattr(look, "kept") else "",
-        "query": arrays.add(_plain(one.query)),
-        "key": arrays.add(_plain(one.key)),
-        "value": arrays.add(_plain(one.value)),
+        "check": str(look.check()) if isinstance(look, Layer) else "",
+        **{
+            name: arrays.add(array.astype(np.float16) if shown.narrow else array)
+            for name, array in (("query", one.query), ("key", one.key), ("value", one.value))
+        },
         "sums": _sums(look, arrays),
         "without": None,
     }
@@ -285,16 +287,6 @@ def _layer(shown: Shown, source: Source, arrays: Arrays) -> dict[str, Any]:
         cells = cells[None] if call.flat else cells
         said["map"] = arrays.add(np.where(np.isnan(cells), 255, np.round(254 * cells)).astype("u1"))
     return said
-
-
-def _plain(array: Array) -> Array:
-    """As it is carried: what was narrowed to float16 is, and is exact, in two bytes."""
-    if array.dtype == np.float32:
-        with np.errstate(over="ignore"):
-            half = array.astype(np.float16)
-        if np.array_equal(half, array):
-            return half
-    return array
 
 
 def _sums(look: Look, arrays: Arrays) -> dict[str, Any]:
@@ -346,9 +338,6 @@ def _measures(table: Array | None) -> list[dict[str, Any]]:
         return []
     names = [name for name in table.dtype.names or () if name not in ("item", "query", "key")]
     return [
-        {
-            name: None if np.isnan(row[name]) else round(float(row[name]), 6)
-            for name in names
-        }
+        {name: None if np.isnan(row[name]) else round(float(row[name]), 6) for name in names}
         for row in np.asarray(table)
     ]

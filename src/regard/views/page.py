@@ -1,0 +1,284 @@
+"""One HTML file that shows a recording or a call: it opens from disk and asks no network.
+
+The file holds the page's own text (`page/`: HTML, CSS, and modules of JavaScript joined into one
+script), and what `carried.py` puts into it. The browser is told to run nothing but that script,
+and to load nothing at all; token text is data, never markup.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regard.core.look import Look
+from regard.recording.recording import Recording
+from regard.recording.words import Text, Word
+from regard.views.carried import PAIRS, Shown, Source, carry
+from regard.views.labels import visible
+from regard.views.opening import opening
+from regard.views.overview import MEASURES
+from regard.views.palette import INKS, ink, shade
+from regard.views.scene import HONEST, described
+
+BUDGET = 24_000_000  # bytes
+FILES = Path(__file__).parent / "page"
+# Each file after those that it leans on.
+SCRIPTS = (
+    "data", "attention", "groups", "palette", "say", "state", "dom", "words", "ranking", "heads",
+    "calculation", "lines", "save", "controls", "plane", "matrix", "main",
+)  # fmt: skip
+STEPS = 100  # shades from the ground to a pole
+
+
+def to_html(
+    seen: Recording | Look,
+    path: str | PathLike[str] | None = None,
+    source: Word | str | int | None = None,
+    target: Word | str | int | None = None,
+    *,
+    item: int = 0,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    budget: int = BUDGET,
+) -> str | Path:
+    """Write a page about one text, or one batch item of a look.
+
+    Args:
+        seen: a recording or a look.
+        path: the file to write; without it the page is returned as text.
+        source: the word that reads (of a look: a position); the page opens with it.
+        target: the word that is read.
+        item: which text; of a look, which batch item.
+        layers: carry only these layers, by the model's numbers.
+        heads: carry only these heads of each layer.
+        budget: bytes that the page may take. What is too large is carried as float16, and then
+            with fewer heads; the page says so.
+
+    Returns:
+        The path, or the page.
+
+    Raises:
+        KeyError: no such word, or several.
+        ValueError: no such layer or head, or not even one head fits into the budget.
+
+    >>> seen.to_html("cat.html", "it")  # doctest: +SKIP
+    """
+    ends: list[Any] = [source, target]
+    if isinstance(seen, Look):
+        carried = _of_look(seen, item)
+    else:
+        ends = [seen[w] if isinstance(w, str) else w for w in ends]
+        item = next((word.item for word in ends if isinstance(word, Word)), item)
+        carried = _of_recording(seen, item)
+    carried = _only(carried, layers, heads)
+    places = _places(seen, item, ends)
+    start, best = opening(carried, *places)
+    header, arrays = carry(carried, budget - 400_000 if budget > 800_000 else budget // 2, best)
+    page = document(header | {"open": start}, arrays.lines)
+    if path is None:
+        return page
+    written = Path(path)
+    written.write_text(page, encoding="utf-8")
+    return written
+
+
+# ------------------------------------------------------------------------------ what is carried
+
+
+def _of_recording(seen: Recording, item: int) -> Source:
+    one = seen.item(item)
+    run = one.run
+    texts = {kind: tokens.texts(one.reader)[0] for kind, tokens in run.tokens.items()}
+    never = {kind: text.special.copy() for kind, text in texts.items()}
+    never[run.main] = one.special()
+    layers = []
+    for look in one.layers:
+        rows, keys = ("decoder", "encoder") if look.kind == "cross" else (look.kind, look.kind)
+        layers.append(
+            Shown(
+                look, look.name, look.number, look.kind, look.heads, rows, keys, look.offset,
+                distances=look.kind != "cross",
+            )
+        )  # fmt: skip
+    # The attentions of the stack that the words are of come first.
+    layers.sort(key=lambda shown: shown.kind != run.main)
+    notes = [f"Not recorded: {visible(n)} ({why})." for n, why in seen.unrecorded.items()]
+    if len(seen.texts) > 1:
+        notes.append(f"This is text {item}; {len(seen.texts) - 1} more are not on this page.")
+    if seen.run.stopped:
+        notes.append(seen.run.stopped)
+    if never[run.main].sum() > texts[run.main].special.sum():
+        notes.append("The first token stands where other texts have a start token: not ranked.")
+    notes.append(HONEST)
+    few = sum(int(np.prod(look.shape)) for look in one.layers) <= 2 * PAIRS
+    measures = one.heads() if few else None
+    return Source(seen.model, described(seen), seen.check(), layers, texts, never, measures, notes)
+
+
+def _of_look(look: Look, item: int) -> Source:
+    *batch, heads, rows, keys = look.call.shape
+    at = np.unravel_index(item, batch) if batch else ()
+    one = _single(look, tuple(int(i) for i in at))
+    names = [
+        list(labels or [str(n) for n in range(size)])
+        for labels, size in ((look.query_labels, rows), (look.key_labels, keys))
+    ]
+    together = names[0] == names[1] or look.query_labels is None
+    together = together and rows == keys
+    texts = {"keys": _labelled(names[1])} | ({} if together else {"queries": _labelled(names[0])})
+    shown = Shown(
+        one, "attention", 0, "call", np.arange(heads), "keys" if together else "queries", "keys"
+    )
+    size = f"{heads} head{'s' * (heads > 1)} · {rows} queries × {keys} keys"
+    notes = [HONEST]
+    if int(np.prod(batch)) > 1:
+        notes.insert(0, f"This is batch item {item} of {int(np.prod(batch))}.")
+    return Source("one attention call", f"one attention call · {size}", look.check(), [shown],
+                  texts, notes=notes)  # fmt: skip
+
+
+def _labelled(names: list[str]) -> Text:
+    return Text(tuple(names), tuple(f" {name}" for name in names), np.zeros(len(names), bool))
+
+
+def _single(look: Look, item: tuple[int, ...]) -> Look:
+    """One batch item of a look, without batch axes."""
+    from regard.core.tiles import part
+
+    call = look.call
+    one = part(call, look._lse, item)
+    offset = np.broadcast_to(np.asarray(call.query_offset), call.batch)[item]
+    alone = call._replace(
+        query=one.query, key=one.key, value=one.value, shape=call.shape[-3:], rule=one.rule,
+        query_offset=int(offset), flat=False,
+    )  # fmt: skip
+    real = None if look.real_rows is None else look.real_rows[item]
+    return Look(alone, np.empty(0, call.dtype), one.lse, real_rows=real)
+
+
+def _only(source: Source, layers: Sequence[int] | None, heads: Sequence[int] | None) -> Source:
+    """The layers and heads that were asked for; the page says that others are not on it."""
+    from dataclasses import replace
+
+    from regard.views.carried import _of
+
+    kept = [x for x in source.layers if layers is None or x.number in set(layers)]
+    if heads is not None:
+        kept = [part for x in kept for part in _of(x, set(heads) & set(x.heads.tolist()))]
+    if not kept:
+        known = sorted({x.number for x in source.layers})
+        raise ValueError(
+            f"layers, heads: nothing is left with layers={layers}, heads={heads}; "
+            f"there are layers {known}"
+        )
+    before, now = (sum(len(x.heads) for x in some) for some in (source.layers, kept))
+    notes = source.notes
+    if now < before:
+        notes = [
+            f"Not on this page: {before - now} of {before} heads, left out on request.",
+            *notes,
+        ]
+    return replace(source, layers=kept, notes=notes)
+
+
+def _places(seen: Recording | Look, item: int, ends: Sequence[Any]) -> list[list[int] | None]:
+    """Words as positions among the tokens that are shown, which have no padding."""
+    found: list[list[int] | None] = []
+    for word in ends:
+        if word is None:
+            found.append(None)
+        elif isinstance(seen, Look):
+            found.append([int(word)])
+        else:
+            run = seen.item(item).run
+            found.append(np.searchsorted(run.places[run.main], word.positions).tolist())
+    return found
+
+
+# ----------------------------------------------------------------------------------- the document
+
+
+def document(header: dict[str, Any], lines: Sequence[str]) -> str:
+    """The page that shows this."""
+    style, script = _style(), _script()
+    policy = (
+        "default-src 'none'; img-src data: blob:; base-uri 'none'; form-action 'none'; "
+        f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
+    )
+    parts = {
+        "policy": policy,
+        "title": html.escape(f"regard · {header['model']}"),
+        "style": style,
+        "script": script,
+        "page": as_data(header | {"palette": _shades(), "measured": MEASURES}),
+        "arrays": "\n".join(lines),
+    }
+    frame = (FILES / "index.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], frame)
+
+
+def as_data(value: Any) -> str:
+    r"""JSON that ends no script and starts none, whatever is in it.
+
+    >>> as_data("</script>")
+    '"\\u003c/script>"'
+    """
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("&", "\\u0026")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
+
+
+@cache
+def _style() -> str:
+    """The sheet, with the palette's colours as custom properties."""
+
+    def inks(ground: Any) -> str:
+        return "".join(
+            f"--{name}:{colour};" for name, colour in INKS[ground]._asdict().items()
+            if isinstance(colour, str)
+        )  # fmt: skip
+
+    light, dark = f"color-scheme:light;{inks('light')}", f"color-scheme:dark;{inks('dark')}"
+    colours = (
+        f":root{{{light}}}\n@media(prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
+        f":root[data-theme=light]{{{light}}}\n:root[data-theme=dark]{{{dark}}}\n"
+    )
+    return "\n" + colours + (FILES / "page.css").read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    """The modules as one script, each in a scope of its own: what a browser makes of them."""
+    parts = []
+    for name in SCRIPTS:
+        text = (FILES / f"{name}.js").read_text(encoding="utf-8")
+        given = re.findall(r"^export (?:async )?(?:function|const|class) (\w+)", text, re.MULTILINE)
+        text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
+        text = re.sub(
+            r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', r"const \1 = in_\2;", text,
+            flags=re.MULTILINE,
+        )  # fmt: skip
+        parts.append(f"const in_{name} = (() => {{\n{text}return {{ {', '.join(given)} }};\n}})();")
+    return "\n" + "\n".join(parts) + "\n"
+
+
+@cache
+def _shades() -> dict[str, list[list[str]]]:
+    """For each ground: shade and the ink on it, from -1 to 1."""
+    values = [n / STEPS for n in range(-STEPS, STEPS + 1)]
+    return {
+        ground: [[shade(v, ground) for v in values], [ink(v, ground) for v in values]]
+        for ground in ("light", "dark")
+    }

@@ -1,0 +1,206 @@
+// Tokens twice, and a line for each weight: those that read on the left, those that are read on the
+// right; one colour a head of one layer.
+
+import { byId, make, makeSvg } from "./dom.js";
+import { seen, update } from "./state.js";
+import { layers } from "./attention.js";
+import { reading, rowsOf } from "./groups.js";
+import { headColour } from "./palette.js";
+import { exact, where } from "./say.js";
+
+const LINE = 24; // pixels a token
+const LEAST = 0.004; // fainter lines cannot be seen
+const BEYOND = 6; // tokens drawn beyond what is in sight
+const MOST = 900; // tokens that are laid out at once; of longer texts those around the pinned one
+
+let hovered = null; // { side, n }
+let off = new Set(); // heads of the layer that are switched off
+let layerDrawn = -1;
+let frame = null;
+
+export function drawLines(previewed) {
+  const now = seen();
+  const [l] = now.heads[0];
+  if (previewed && l !== layerDrawn) return; // a preview of another layer would redraw everything
+  if (l !== layerDrawn) off = new Set();
+  if (!byId("lines-controls").childElementCount) controls();
+  layerDrawn = l;
+  sync(now, l);
+  scene(now, l);
+}
+
+function controls() {
+  const layer = make("select", { id: "lines-layer", onchange: () => update({ heads: [[Number(layer.value), 0]], list: "heads" }) });
+  layer.setAttribute("aria-label", "Layer");
+  const mass = make("input", { type: "range", min: 1, max: 100, id: "mass", oninput: () => update({ mass: Number(mass.value) }) });
+  mass.setAttribute("aria-label", "Strongest part of each row's weight that is drawn, in percent");
+  byId("lines-controls").append(layer, make("div", { class: "squares", id: "squares", role: "group", ariaLabel: "Heads" }),
+    make("label", { class: "check" }, "strongest ", mass, make("output", { id: "mass-said" })));
+}
+
+function sync(now, l) {
+  const select = byId("lines-layer");
+  const own = layers.map((layer, n) => [layer, n]).filter(([layer]) => layer.said.kind === now.kind);
+  select.replaceChildren(...own.map(([layer, n]) => make("option", { value: n, selected: n === l }, `layer ${layer.said.number}`)));
+  byId("mass").value = now.mass;
+  byId("mass-said").textContent = `${now.mass} %`;
+  const { heads } = layers[l].said;
+  byId("squares").replaceChildren(...heads.map((name, h) => {
+    const square = make("button", { class: "square", style: { backgroundColor: headColour(h, heads.length) }, title: `head ${name}` });
+    square.setAttribute("aria-label", `Head ${name}`);
+    square.setAttribute("aria-pressed", String(!off.has(h)));
+    square.onclick = () => { toggle(h); redraw(h); };
+    square.ondblclick = () => { isolate(h, heads.length); redraw(h); };
+    return square;
+  }));
+}
+
+function redraw(h) {
+  drawLines(false);
+  byId("squares").children[h]?.focus();
+}
+
+function toggle(h) {
+  if (off.has(h)) off.delete(h);
+  else off.add(h);
+}
+
+/** That head alone; where it is alone already, all of them. */
+function isolate(h, count) {
+  const alone = off.size === count - 1 && !off.has(h);
+  off = new Set(alone ? [] : Array.from({ length: count }, (_, n) => n).filter((n) => n !== h));
+}
+
+// ------------------------------------------------------------------------------- the drawing
+
+function scene(now, l) {
+  const box = byId("drawing");
+  const left = around(now.readers, now.from), right = around(now.read, now.to);
+  const width = Math.max(box.clientWidth, 240);
+  const gap = Math.max(70, Math.min(420, width * 0.44));
+  const side = (width - gap) / 2;
+  const height = Math.max(left.length, right.length) * LINE;
+  const old = box.querySelector(".scroller");
+  const scroller = make("div", { class: "scroller scrolls", tabIndex: 0, role: "region" });
+  scroller.setAttribute("aria-label", "Lines between tokens");
+  const svg = makeSvg("svg", { width: width - 4, height, role: "img", "aria-label": "Each line is a weight" });
+  scroller.append(column(left, "left", side, now, l), column(right, "right", side, now, l), svg);
+  scroller.style.setProperty("--tall", `${height}px`);
+  box.replaceChildren(make("div", { class: "heading" }, make("span", {}, "reads"), make("span", {}, "is read")), scroller);
+  frame = { now, l, left, right, svg, side, gap, scroller };
+  if (old) scroller.scrollTop = old.scrollTop;
+  else scroller.scrollTop = Math.max(0, left.findIndex((unit) => now.from.includes(unit.positions[0])) * LINE - 200);
+  scroller.addEventListener("scroll", () => requestAnimationFrame(lines));
+  lines();
+}
+
+/** All words of a text, or of a long one those around the pinned word. */
+function around(units, pinned) {
+  if (units.length <= MOST) return units;
+  const at = units.findIndex((unit) => unit.positions.includes(pinned[0]));
+  const first = Math.max(0, Math.min(at - MOST / 2, units.length - MOST));
+  return units.slice(first, first + MOST);
+}
+
+function column(units, side, width, now, l) {
+  const pinned = side === "left" ? now.from : now.to;
+  const box = make("div", { class: `column ${side}`, style: { inlineSize: `${width}px` }, role: "listbox" });
+  box.setAttribute("aria-label", side === "left" ? "Tokens that read" : "Tokens that are read");
+  units.forEach((unit, n) => {
+    const own = unit.positions.some((p) => pinned.includes(p));
+    const token = make("div", { class: `token${own ? " pinned" : ""}`, role: "option", tabIndex: own && !box.querySelector("[tabindex='0']") ? 0 : -1, data: { n } },
+      make("small", {}, where(unit.positions)), make("bdi", {}, unit.label), make("span", { class: "shares" }));
+    token.setAttribute("aria-selected", String(own));
+    box.append(token);
+  });
+  if (box.firstChild && !box.querySelector("[tabindex='0']")) box.firstChild.tabIndex = 0;
+  const at = (event) => event.target.closest?.(".token");
+  const point = (token) => { hovered = token ? { side, n: Number(token.dataset.n) } : null; lines(); };
+  box.addEventListener("pointerover", (event) => point(at(event)));
+  box.addEventListener("pointerleave", () => point(null));
+  box.addEventListener("focusin", (event) => point(at(event)));
+  box.addEventListener("focusout", () => point(null));
+  const pin = (token) => {
+    const { positions } = units[token.dataset.n];
+    update(side === "left" ? { from: positions } : { to: positions });
+  };
+  box.addEventListener("click", (event) => { if (at(event)) pin(at(event)); });
+  box.addEventListener("keydown", (event) => {
+    const token = at(event);
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pin(token); }
+    if (!step) return;
+    event.preventDefault();
+    const next = box.children[Number(token.dataset.n) + step];
+    if (next) { token.tabIndex = -1; next.tabIndex = 0; next.focus(); }
+  });
+  return box;
+}
+
+/** The lines of the tokens in sight; each head's in one path for each strength. */
+function lines() {
+  if (!frame?.svg.isConnected) return;
+  const { now, l, left, right, svg, side, gap, scroller } = frame;
+  const layer = layers[l], heads = layer.said.heads.length;
+  const first = Math.max(0, Math.floor(scroller.scrollTop / LINE) - BEYOND);
+  const past = first + Math.ceil(scroller.clientHeight / LINE) + 2 * BEYOND;
+  const place = new Map(right.map((unit, n) => [unit.number, n]));
+  const paths = new Map();
+  const bars = { left: new Map(), right: new Map() };
+  for (let n = 0; n < left.length; n++) {
+    const only = hovered?.side === "left" ? hovered.n === n : n >= first && n < past;
+    if (!only && hovered?.side !== "right") continue;
+    for (let h = 0; h < heads; h++) {
+      if (off.has(h)) continue;
+      for (const [unit, weight] of strongest(layer, h, left[n], now, l)) {
+        const to = place.get(unit.number);
+        if (to === undefined || (hovered?.side === "right" && hovered.n !== to)) continue;
+        const level = Math.min(20, Math.ceil(weight * 20));
+        const name = `${h} ${level}`;
+        const [y, y2] = [(n + 0.5) * LINE, (to + 0.5) * LINE];
+        paths.set(name, `${paths.get(name) ?? ""}M${side} ${y}C${side + gap / 2} ${y} ${side + gap / 2} ${y2} ${side + gap} ${y2}`);
+        if (hovered) {
+          const [where, which] = hovered.side === "left" ? ["right", to] : ["left", n];
+          bars[where].set(which, [...(bars[where].get(which) ?? []), [h, weight]]);
+        }
+      }
+    }
+  }
+  svg.replaceChildren(...[...paths].map(([name, d]) => {
+    const [h, level] = name.split(" ").map(Number);
+    return makeSvg("path", { d, fill: "none", stroke: headColour(h, heads), "stroke-opacity": 0.08 + 0.92 * (level / 20), "stroke-width": 1 + 1.6 * (level / 20) });
+  }));
+  for (const which of ["left", "right"]) shares(scroller.querySelector(`.column.${which}`), bars[which], heads);
+}
+
+/** The words that have the strongest part of a row's weight, by mass and not by value. */
+function strongest(layer, h, unit, now) {
+  const rows = rowsOf(layer, unit.positions);
+  if (!rows.length) return [];
+  const { weight } = rows.length === 1 ? { weight: layer.weights(h, rows[0], now.bare) } : reading(layer, h, rows, now.bare);
+  const sums = now.read.map((one) => [one, one.positions.reduce((sum, p) => sum + (weight[p] || 0), 0)]);
+  const total = sums.reduce((sum, [, w]) => sum + w, 0);
+  sums.sort((a, b) => b[1] - a[1]);
+  const out = [];
+  let mass = 0;
+  for (const pair of sums) {
+    if (pair[1] < LEAST || mass >= (total * now.mass) / 100 - 1e-9) break;
+    out.push(pair);
+    mass += pair[1];
+  }
+  return out;
+}
+
+/** Beside each token of the other side, what each head gives it. */
+function shares(box, bars, heads) {
+  box.classList.toggle("dimmed", bars.size > 0);
+  [...box.children].forEach((token, n) => {
+    const own = bars.get(n) ?? [];
+    token.classList.toggle("lit", own.length > 0);
+    const said = token.lastElementChild;
+    if (!own.length && !said.childElementCount) return;
+    said.replaceChildren(...own.map(([h, weight]) => make("i", { style: { backgroundColor: headColour(h, heads), inlineSize: `${Math.max(2, 44 * weight)}px` }, title: exact(weight) })));
+  });
+}
+
+addEventListener("resize", () => { if (frame) drawLines(false); });

@@ -1,0 +1,73 @@
+// Puts the page together, and draws what has changed.
+
+import { page } from "./data.js";
+import { byId, make } from "./dom.js";
+import { isPreview, onChange, readHash, seen } from "./state.js";
+import { layers } from "./attention.js";
+import { drawWords, sentence } from "./words.js";
+import { beside, drawRanking, drawsRanking, removedMass } from "./ranking.js";
+import { drawHeads } from "./heads.js";
+import { drawCalculation } from "./calculation.js";
+import { drawLines } from "./lines.js";
+import { drawMatrix } from "./matrix.js";
+import { buildControls } from "./controls.js";
+import { buildSaves } from "./save.js";
+import { exact, quoted } from "./say.js";
+
+function drawFinding() {
+  const { parts, one } = sentence();
+  const line = byId("sentence");
+  line.replaceChildren(...parts.map(([text, word]) => (word ? make("b", {}, make("bdi", {}, quoted(text))) : text)));
+  line.dataset.weight = one.weight;
+  line.dataset.baseline = one.baseline;
+  line.setAttribute("aria-live", isPreview() ? "off" : "polite");
+  byId("beside").textContent = beside();
+  const now = seen();
+  const removed = byId("removed");
+  removed.hidden = !now.bare;
+  if (now.bare) removed.textContent =
+    `Without special tokens${now.heads.some(([l]) => layers[l].said.sinks) ? " and sinks" : ""}: ${exact(removedMass(now))} of the weight went to them and is left out. ` +
+    "The rest is renormalised, not the model's.";
+}
+
+function draw(changed) {
+  const previewed = isPreview();
+  document.body.classList.toggle("previewing", previewed);
+  drawFinding();
+  drawWords();
+  if (drawsRanking(changed, previewed)) drawRanking();
+  drawHeads();
+  drawCalculation();
+  drawLines(previewed);
+  drawMatrix(previewed);
+}
+
+function opening() {
+  byId("described").textContent = page.described;
+  const badge = byId("check");
+  badge.textContent = `${page.check.verified ? "✓" : "✗"} ${page.check.line}`;
+  badge.className = page.check.verified ? "good" : "bad";
+  byId("notes").append(
+    make("p", {}, make("b", {}, "How to read it. "),
+      "A weight is what one word gives another of its attention; those of a word add up to 100 %. Others: what the other words give it on average. " +
+      "As far: what they give at the same distance. Lift: the weight beyond the larger of the two; blue is more, orange less."),
+    ...page.notes.map((note) => make("p", {}, note)));
+  buildControls();
+  buildSaves();
+  onChange(draw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(new Set(["theme"])));
+  addEventListener("hashchange", () => readHash(location.hash));
+  if (location.hash.length > 1) readHash(location.hash);
+  draw(new Set(["all"]));
+}
+
+opening();
+
+// For the browser's console: regard.weights(layer, head, query) and the like, by the page's places.
+window.regard = {
+  page,
+  layers,
+  weights: (layer, head, row) => layers[layer].weights(head, row, false),
+  output: (layer, head, row) => layers[layer].output(head, row, false),
+  state: seen,
+};

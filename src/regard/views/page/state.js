@@ -1,0 +1,260 @@
+// What is looked at. It lives in the address's hash, so a link shows what its sender saw.
+
+import { page } from "./data.js";
+import { layers } from "./attention.js";
+import { link, reading, rowsOf, summed, unitsOf } from "./groups.js";
+
+const listeners = [];
+let previewed = null; // what the pointer is over; drawn, not kept
+
+/** Every head of the chosen kind of attention: [layer, head] as places in `layers`. */
+export function everyHead(kind = state.kind) {
+  return layers.flatMap((layer, l) =>
+    layer.said.kind === kind ? layer.said.heads.map((_, h) => [l, h]) : []);
+}
+
+export const first = opened();
+export const state = { ...first };
+
+function opened() {
+  const open = page.open;
+  const kind = open.kind;
+  const at = layers.findIndex((layer) => layer.said.kind === kind && layer.said.number === open.layer);
+  const l = Math.max(0, at);
+  const head = Math.max(0, layers[l].said.heads.indexOf(open.head));
+  return {
+    kind,
+    from: open.from ?? [layers[l].said.offset],
+    to: open.to ?? [0],
+    heads: [[l, head]],
+    how: "mean", // of several heads: mean or max
+    list: "best", // the ranking: each word in its best head, or in the chosen ones
+    direction: open.direction ?? "reads",
+    measure: "lift",
+    unit: "word",
+    scale: "linear",
+    bare: false,
+    sort: "model", // the order of heads
+    cells: "link", // what a head's cell shows
+    mass: 70,
+    pool: "max",
+    zoom: null, // of the matrix: first and past row, first and past key
+  };
+}
+
+/** What is drawn: the state, or what the pointer previews. */
+export function shown() {
+  return previewed ? { ...state, ...previewed } : state;
+}
+
+export function isPreview() {
+  return previewed !== null;
+}
+
+export function onChange(listener) {
+  listeners.push(listener);
+}
+
+let due = 0;
+let changed = new Set();
+
+function announce(names) {
+  names.forEach((name) => changed.add(name));
+  if (!due) due = requestAnimationFrame(() => {
+    const now = changed;
+    due = 0;
+    changed = new Set();
+    current = null;
+    for (const listener of listeners) listener(now);
+  });
+}
+
+/** Change what is looked at, and keep it. */
+export function update(change) {
+  previewed = null;
+  Object.assign(state, change);
+  announce(Object.keys(change));
+  keep();
+}
+
+/** Show something for as long as the pointer is there; null ends it. */
+export function preview(change) {
+  if (!change && !previewed) return;
+  previewed = change;
+  announce(["preview"]);
+}
+
+// ------------------------------------------------------------------------------- the address
+
+const LISTS = ["from", "to", "zoom"];
+const NAMED = ["kind", "how", "list", "direction", "measure", "unit", "scale", "sort", "cells", "pool"];
+
+/** The state as a hash: only what differs from how the page opens. */
+export function hash() {
+  const parts = [];
+  for (const name of LISTS)
+    if (String(state[name]) !== String(first[name])) parts.push(`${name}=${(state[name] ?? []).join(",")}`);
+  const heads = state.heads.map(([l, h]) => layers[l].label(h)).join(",");
+  if (heads !== first.heads.map(([l, h]) => layers[l].label(h)).join(",")) parts.push(`heads=${heads}`);
+  for (const name of NAMED) if (state[name] !== first[name]) parts.push(`${name}=${state[name]}`);
+  if (state.bare) parts.push("bare=1");
+  if (state.mass !== first.mass) parts.push(`mass=${state.mass}`);
+  return parts.join("&");
+}
+
+function keep() {
+  try {
+    history.replaceState(null, "", `#${hash()}`);
+  } catch {
+    // an isolated frame has no address of its own
+  }
+}
+
+/** Read a hash; what makes no sense is left as it is. */
+export function readHash(text) {
+  const given = new URLSearchParams(text.replace(/^#/, ""));
+  const change = { ...first };
+  if (layers.some((layer) => layer.said.kind === given.get("kind"))) change.kind = given.get("kind");
+  const [rows, keys] = textsOf(change.kind).map((name) => page.texts[name].labels.length);
+  const numbers = (name, most) => {
+    const found = (given.get(name) ?? "").split(",").filter((n) => /^\d+$/.test(n)).map(Number);
+    return found.length && found.every((n) => n < most) ? found : null;
+  };
+  change.from = numbers("from", rows) ?? change.from;
+  change.to = numbers("to", keys) ?? change.to;
+  const zoom = numbers("zoom", Math.max(rows, keys) + 1);
+  if (zoom?.length === 4 && zoom[0] < zoom[1] && zoom[2] < zoom[3]) change.zoom = zoom;
+  const named = everyHead(change.kind).map(([l, h]) => [layers[l].label(h), [l, h]]);
+  const wanted = (given.get("heads") ?? "").split(",");
+  const heads = named.filter(([name]) => wanted.includes(name)).map(([, head]) => head);
+  if (heads.length) change.heads = heads;
+  else if (change.kind !== first.kind) change.heads = [everyHead(change.kind)[0]];
+  for (const name of NAMED.slice(1)) if (/^[a-z_]+$/.test(given.get(name) ?? "")) change[name] = given.get(name);
+  change.bare = given.get("bare") === "1";
+  const mass = Number(given.get("mass") ?? NaN);
+  if (mass >= 1 && mass <= 100) change.mass = mass;
+  for (const name of Object.keys(CHOICES)) if (!CHOICES[name].includes(change[name])) change[name] = first[name];
+  update(change);
+}
+
+const CHOICES = {
+  how: ["mean", "max"],
+  list: ["best", "heads"],
+  direction: ["reads", "read_by"],
+  measure: ["lift", "weight", "contribution"],
+  unit: ["word", "token"],
+  scale: ["linear", "log"],
+  sort: ["model", "link", ...Object.keys(page.measured)],
+  cells: ["link", "maps"],
+  pool: ["max", "mean"],
+};
+
+// ---------------------------------------------------------------------- what follows from it
+
+/** The texts of rows and of keys. */
+export function textsOf(kind) {
+  const { said } = layers.find((layer) => layer.said.kind === kind);
+  return [said.rows, said.keys];
+}
+
+let current = null;
+
+/** What all drawings need of what is shown now; computed once a change. */
+export function seen() {
+  if (!current) {
+    const now = shown();
+    const [rowText, keyText] = textsOf(now.kind);
+    const readers = unitsOf(rowText, now.unit), read = unitsOf(keyText, now.unit);
+    current = { ...now, rowText, keyText, readers, read, same: rowText === keyText };
+    current.units = now.direction === "reads" ? read : readers;
+    current.pinned = now.direction === "reads" ? now.from : now.to;
+    current.picked = now.direction === "reads" ? now.to : now.from;
+  }
+  return current;
+}
+
+/** How the pinned word and each other one are linked in some heads: a row for each unit. */
+export function linksIn(now, heads, how) {
+  const found = heads.map(([l, h]) => {
+    const links = now.direction === "reads" ? readingOf(now, l, h) : readBy(now, l, h);
+    links.forEach((one) => (one.head = [l, h]));
+    return links;
+  });
+  if (found.length === 1) return found[0];
+  return now.units.map((_, n) => (how === "max" ? most : mean)(found.map((links) => links[n]), now.measure));
+}
+
+const NOTHING = { lift: NaN, weight: NaN, baseline: NaN, distance: NaN, contribution: NaN, allowed: false };
+
+function readingOf(now, l, h) {
+  const layer = layers[l], rows = rowsOf(layer, now.from), lengths = layer.lengths(h);
+  if (!rows.length) return now.units.map(() => ({ ...NOTHING }));
+  const read = reading(layer, h, rows, now.bare);
+  return now.units.map((unit) => summed(read, unit.positions, lengths));
+}
+
+function readBy(now, l, h) {
+  const layer = layers[l];
+  return now.units.map((unit) => {
+    const rows = rowsOf(layer, unit.positions);
+    return rows.length ? link(layer, h, rows, now.to, now.bare) : { ...NOTHING };
+  });
+}
+
+
+/** The link of the chosen words in one head. */
+export function linkIn(now, [l, h]) {
+  return { ...link(layers[l], h, rowsOf(layers[l], now.from), now.to, now.bare), head: [l, h] };
+}
+
+/** The link of the chosen words in the chosen heads. */
+export function chosenLink(now) {
+  const found = now.heads.map((head) => linkIn(now, head));
+  return found.length === 1 ? found[0] : (now.how === "max" ? most : mean)(found, now.measure);
+}
+
+function most(links, measure) {
+  return links.reduce((best, one) =>
+    !(best[measure] >= one[measure]) && Number.isFinite(one[measure]) ? one : best);
+}
+
+function mean(links) {
+  const out = { head: null, allowed: links.some((one) => one.allowed) };
+  for (const name of ["weight", "baseline", "distance", "contribution"])
+    out[name] = links.reduce((sum, one) => sum + one[name] / links.length, 0);
+  out.lift = out.allowed ? out.weight - Math.max(out.baseline, out.distance) : NaN;
+  return out;
+}
+
+/** Units that may stand in a ranking: neither special nor part of what is pinned. */
+export function ranked(now, links) {
+  const own = new Set(now.pinned);
+  const value = (n) => links[n][now.measure];
+  return now.units
+    .filter((unit) => {
+      const never = now.direction === "reads" ? unit.never : unit.special;
+      const itself = now.same && unit.positions.some((p) => own.has(p));
+      return !never && !itself && links[unit.number].allowed !== false && Number.isFinite(value(unit.number));
+    })
+    .sort((a, b) => value(b.number) - value(a.number) || a.number - b.number);
+}
+
+/** Pin a word: with what it reads best, in its best head or in those that are chosen. */
+export function pinning(positions, base = state) {
+  const name = base.direction === "reads" ? "from" : "to";
+  const other = base.direction === "reads" ? "to" : "from";
+  const change = { [name]: positions };
+  const now = { ...base, ...change };
+  const [rowText, keyText] = textsOf(now.kind);
+  now.same = rowText === keyText;
+  now.units = unitsOf(now.direction === "reads" ? keyText : rowText, now.unit);
+  now.pinned = positions;
+  const best = now.list === "best";
+  const links = linksIn(now, best ? everyHead(now.kind) : now.heads, best ? "max" : now.how);
+  const [top] = ranked(now, links);
+  if (top) {
+    change[other] = top.positions;
+    if (best) change.heads = [links[top.number].head];
+  }
+  return change;
+}

@@ -1,0 +1,210 @@
+// The text as text: a word is pinned, the others are shaded by how it reads them.
+
+import { byId, make, nextByArrow, rove } from "./dom.js";
+import { chosenLink, linksIn, pinning, preview, seen, state, update } from "./state.js";
+import { labelOf, unitsOf } from "./groups.js";
+import { FAINT, scaled, shade } from "./palette.js";
+import { exact, percent, points, where } from "./say.js";
+
+const SHORT = 120; // a text of more words has positions and bars only where one looks
+const RTL = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
+const LTR = /[A-Za-z\u00c0-\u024f\u0370-\u058f\u0900-\u1fff\u3040-\u9fff\uac00-\ud7af]/g;
+
+let built = "";
+let blocks = []; // what each block of text is for, its units and their elements
+
+/** Which way a text runs: the way most of its letters do. */
+export function runsLeft(name) {
+  const all = unitsOf(name, "word").map((one) => one.label).join("");
+  const left = (all.match(new RegExp(RTL, "g")) ?? []).length;
+  return left > (all.match(LTR) ?? []).length;
+}
+
+export function drawWords() {
+  const now = seen();
+  const name = `${now.kind} ${now.unit} ${now.direction}`;
+  if (built !== name) build(now);
+  built = name;
+  const links = linksIn(now, now.heads, now.how);
+  const largest = Math.max(1e-12, ...links.map((one) => Math.abs(one[now.measure]) || 0));
+  for (const block of blocks) for (const chip of block.chips) paint(chip, now, links, largest, block);
+}
+
+function build(now) {
+  blocks = [];
+  const text = byId("text");
+  text.replaceChildren();
+  const names = now.same ? [now.keyText] : [now.rowText, now.keyText];
+  for (const name of names) {
+    const units = unitsOf(name, now.unit);
+    const pins = now.same || (name === now.rowText) === (now.direction === "reads");
+    const left = runsLeft(name);
+    const box = make("div", {
+      class: `text${units.length > SHORT ? " long" : ""}`, role: "listbox",
+      dir: left ? "rtl" : "ltr", data: { text: name },
+    });
+    box.setAttribute("aria-multiselectable", "true");
+    box.setAttribute("aria-label", names.length > 1 ? `The ${pins ? "text that is asked" : "other text"}` : "The text");
+    const chips = units.map((unit) => {
+      const chip = make("span", { class: "word", role: "option", data: { n: unit.number } },
+        make("bdi", {}, unit.label),
+        make("small", {}, where(unit.positions)),
+        make("i", { class: "gauge" }, make("i", { class: "fill" }), make("i", { class: "tick" })));
+      if (unit.special) chip.classList.add("special");
+      if (!unit.spaced) chip.classList.add("joined");
+      box.append(unit.number && unit.spaced ? " " : "", chip);
+      if (!unit.spaced) box.append("\u2060");
+      return chip;
+    });
+    const block = { name, units, chips, pins, shades: now.same || !pins, left };
+    blocks.push(block);
+    listen(box, block);
+    if (names.length > 1) text.append(make("h3", {}, pins ? "asked" : "answering"));
+    text.append(box);
+  }
+}
+
+function paint(chip, now, links, largest, block) {
+  const unit = block.units[chip.dataset.n];
+  const own = block.pins && unit.positions.some((p) => now.pinned.includes(p));
+  const other = !block.pins || now.same ? unit.positions.some((p) => now.picked.includes(p)) : false;
+  const one = block.shades ? links[unit.number] : null;
+  chip.classList.toggle("pinned", own);
+  chip.classList.toggle("picked", other && !own);
+  chip.setAttribute("aria-selected", own || other ? "true" : "false");
+  const { style } = chip;
+  if (own || !one) {
+    style.backgroundColor = style.color = "";
+    chip.classList.remove("shaded", "barred");
+    chip.setAttribute("aria-label", `${unit.label}, position ${where(unit.positions)}${own ? ", pinned" : ""}`);
+    return;
+  }
+  const barred = one.allowed === false;
+  chip.classList.toggle("barred", barred);
+  let value = one[now.measure];
+  if (now.measure === "contribution") value /= largest;
+  value = barred || !Number.isFinite(value) ? 0 : scaled(value, now.scale);
+  const [colour, ink] = shade(value);
+  const faint = Math.abs(value) < FAINT;
+  chip.classList.toggle("shaded", !faint);
+  style.backgroundColor = faint ? "" : colour;
+  style.color = faint ? "" : ink;
+  const gauge = chip.lastElementChild.children;
+  gauge[0].style.inlineSize = `${100 * Math.min(1, one.weight || 0)}%`;
+  const reference = Math.max(one.baseline, one.distance);
+  gauge[1].style.insetInlineStart = `${100 * Math.min(1, reference || 0)}%`;
+  gauge[1].hidden = !Number.isFinite(reference);
+  chip.setAttribute("aria-label", barred
+    ? `${unit.label}, position ${where(unit.positions)}, may not be read`
+    : `${unit.label}, position ${where(unit.positions)}, ${percent(one.weight)}, others ${percent(one.baseline)}, lift ${points(one.lift)}`);
+  chip.title = barred ? "may not attend" : `${where(unit.positions)}: weight ${exact(one.weight)}, others ${exact(one.baseline)}, lift ${points(one.lift)}`;
+}
+
+// ------------------------------------------------------------------------------- the hand
+
+function listen(box, block) {
+  const at = (event) => event.target.closest?.(".word");
+  const unitOf = (chip) => block.units[chip.dataset.n];
+  rove(block.chips, Math.max(0, block.chips.findIndex((chip) => seen().pinned.includes(unitOf(chip).positions[0]))));
+  if (block.pins) {
+    box.addEventListener("pointerover", (event) => {
+      if (event.pointerType !== "mouse" || event.shiftKey || event.ctrlKey || event.metaKey) return;
+      const chip = at(event);
+      if (chip) previewOf(unitOf(chip));
+    });
+    box.addEventListener("pointerleave", () => preview(null));
+  }
+  box.addEventListener("click", (event) => {
+    const chip = at(event);
+    if (!chip) return;
+    rove(block.chips, Number(chip.dataset.n), true);
+    choose(unitOf(chip), block, event);
+  });
+  box.addEventListener("keydown", (event) => {
+    const chip = at(event);
+    if (!chip) return;
+    const n = Number(chip.dataset.n);
+    const next = nextByArrow(block.chips, n, event.key, block.left);
+    if (next >= 0) {
+      event.preventDefault();
+      rove(block.chips, next, true);
+      if (event.shiftKey) choose(block.units[next], block, event);
+      else if (block.pins) previewOf(block.units[next]);
+    } else if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      choose(unitOf(chip), block, event);
+    } else if (event.key === "t") choose(unitOf(chip), block, { ctrlKey: true });
+    else if (event.key === "Escape") preview(null);
+  });
+  box.addEventListener("focusout", () => preview(null));
+}
+
+let lastPreviewed = null;
+
+function previewOf(unit) {
+  if (lastPreviewed === unit && !state.pinned) lastPreviewed = null;
+  lastPreviewed = unit;
+  preview(unit.positions.every((p) => pinnedNow().includes(p)) ? null : pinning(unit.positions));
+}
+
+const pinnedNow = () => (state.direction === "reads" ? state.from : state.to);
+
+/** Pin a word; with Shift up to it, with Ctrl as the other end of the link. */
+export function choose(unit, block, event) {
+  const pinName = state.direction === "reads" ? "from" : "to";
+  const otherName = state.direction === "reads" ? "to" : "from";
+  if (!block.pins || event.ctrlKey || event.metaKey) {
+    if (!unit.positions.some((p) => block.pins && pinnedNow().includes(p))) pick(unit.positions, otherName);
+    return;
+  }
+  if (event.shiftKey) {
+    const all = [...state[pinName], ...unit.positions];
+    const span = [];
+    for (let p = Math.min(...all); p <= Math.max(...all); p++) span.push(p);
+    update(pinning(span));
+    return;
+  }
+  update(pinning(unit.positions));
+}
+
+/** Choose the other end of the link, in its best head if that is what the ranking shows. */
+function pick(positions, name) {
+  update({ [name]: positions });
+}
+
+/** Put the one tab stop of the text on a word. */
+export function focusWord(n) {
+  const block = blocks.find((one) => one.pins);
+  rove(block.chips, n, true);
+  block.chips[n].scrollIntoView({ block: "nearest" });
+}
+
+/** The words that hold some text or stand at a position, for the search. */
+export function find(wanted) {
+  const block = blocks.find((one) => one.pins);
+  const folded = wanted.trim().toLowerCase();
+  if (!folded) return [];
+  const at = /^\d+$/.test(folded) ? Number(folded) : -1;
+  const exactly = block.units.filter((unit) => unit.label.toLowerCase() === folded || unit.positions.includes(at));
+  const others = block.units.filter((unit) => unit.label.toLowerCase().includes(folded) && !exactly.includes(unit));
+  return [...exactly, ...others];
+}
+
+/** Mark what a search has found. */
+export function mark(units) {
+  const found = new Set(units);
+  for (const block of blocks) for (const chip of block.chips)
+    chip.classList.toggle("found", found.has(block.units[chip.dataset.n]));
+}
+
+// ------------------------------------------------------------------------------- the sentence
+
+/** What is seen, in parts: text, and the words of the text. */
+export function sentence(now = seen()) {
+  const one = chosenLink(now);
+  const from = labelOf(now.rowText, now.from, now.unit), to = labelOf(now.keyText, now.to, now.unit);
+  if (!one.allowed) return { one, parts: [[from, true], [" may not attend to "], [to, true], ["."]] };
+  const beside = Number.isFinite(one.baseline)
+    ? `; the others give it ${percent(one.baseline)}.` : "; there are no others to compare it with.";
+  return { one, parts: [[from, true], [" gives "], [to, true], [` ${percent(one.weight)}${beside}`]] };
+}
