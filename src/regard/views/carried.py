@@ -234,13 +234,11 @@ def _some(shown: Shown, *groups: int) -> Shown:
 def _text(text: Text, never: Array | None) -> dict[str, Any]:
     """The tokens of a text, and which of them make a word."""
     unranked = text.special if never is None else never
-    labels = [
-        visible(token if special or not piece else piece)
-        for token, piece, special in zip(text.tokens, text.pieces, text.special, strict=True)
-    ]
     return {
         "tokens": [visible(token) for token in text.tokens],
-        "labels": labels,
+        "labels": [
+            _label(*one) for one in zip(text.tokens, text.pieces, text.special, strict=True)
+        ],
         "special": np.flatnonzero(text.special).tolist(),
         "never": np.flatnonzero(unranked).tolist(),
         "words": [
@@ -248,6 +246,13 @@ def _text(text: Text, never: Array | None) -> dict[str, Any]:
             for w in words(text)
         ],
     }
+
+
+def _label(token: str, piece: str, special: bool) -> str:
+    """What a token stands for: a space that is part of it as a mark, one between words not."""
+    if special or not piece:
+        return visible(token)
+    return visible(token if piece == f" {token}" else piece)
 
 
 def _layer(shown: Shown, source: Source, arrays: Arrays) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from regard.core.arguments import Array
 from regard.recording.words import words
 from regard.views.carried import PAIRS, SAMPLE, Shown, Source
 
+CANDIDATES = 8  # keys a row that are looked at; special tokens and the row itself may be among them
+
 Places = list[int] | None
 Link = tuple[float, int, int, int, int]  # lift, layer, head, row's position, key
 
@@ -59,48 +61,65 @@ def _strongest(source: Source, shown: Shown, reader: Places, read: Places) -> li
     heads, rows, keys = look.call.shape
     if not (heads and rows and keys):
         return []
+    never = _unranked(source, shown.rows)
     some = np.arange(rows)
     if reader:
         some = np.array([p - shown.offset for p in reader if 0 <= p - shown.offset < rows], int)
-    elif rows * keys * heads > PAIRS:
-        some = np.unique(np.linspace(0, rows - 1, SAMPLE).astype(int))
-    lift = _lift(look, some, shown.distances)
-    itself = shown.rows == shown.keys
-    lift[..., _unranked(source, shown.keys)] = -np.inf
-    if not reader:
-        of_rows = _unranked(source, shown.rows)
-        lift[:, of_rows[some + shown.offset]] = -np.inf
-    if itself:
-        lift[:, some[:, None] + shown.offset == np.arange(keys)] = -np.inf
-    for group in (reader, read):
-        if group and itself:
-            inside = np.isin(np.arange(keys), group)
-            lift[:, np.isin(some + shown.offset, group)[:, None] & inside] = -np.inf
-    if read:
-        other = np.ones(keys, bool)
-        other[read] = False
-        lift[..., other] = -np.inf
-    flat = np.where(np.isnan(lift), -np.inf, lift).reshape(heads, -1)
-    if not flat.size:
+    else:
+        some = some[~never[some + shown.offset]]
+        if len(some) * keys * heads > PAIRS:
+            some = some[np.unique(np.linspace(0, len(some) - 1, SAMPLE).astype(int))]
+    if not len(some):
         return []
-    at = flat.argmax(axis=-1)
+    barred = _unranked(source, shown.keys)
+    if read:
+        barred = ~np.isin(np.arange(keys), read)
+    itself = shown.rows == shown.keys
+    lift, key = _lifts(shown, some, read)
+    lift = np.where((key < 0) | barred[key] | np.isnan(lift), -np.inf, lift)
+    if itself:
+        own = key == (some + shown.offset)[:, None]
+        own |= np.isin(key, reader) if reader else False
+        lift[own] = -np.inf
+    flat = lift.reshape(heads, -1)
+    best = flat.argmax(axis=-1)
+    each = lift.shape[-1]
     return [
         (
-            float(flat[h, a]), shown.number, int(shown.heads[h]),
-            int(some[a // keys]) + shown.offset, int(a % keys),
+            float(flat[h, at]),
+            shown.number,
+            int(shown.heads[h]),
+            int(some[at // each]) + shown.offset,
+            int(key.reshape(heads, -1)[h, at]),
         )
-        for h, a in enumerate(at)
-    ]  # fmt: skip
+        for h, at in enumerate(best)
+    ]
 
 
-def _lift(look: Any, some: Array, distances: bool) -> Array:
-    """Weights beyond what the other rows give, (heads, some, S)."""
-    weights = look.weights[:, some]
-    beside = look.baseline[:, some]
-    if distances:
-        beside = np.maximum(beside, look.by_distance[:, some])
-    lift: Array = np.where(look.allowed[:, some], weights - beside, -np.inf)
-    return lift
+def _lifts(shown: Shown, some: Array, read: Places) -> tuple[Array, Array]:
+    """Lift and key of what stands out in some rows, or of the keys that are asked about."""
+    look, (heads, rows, keys) = shown.look, shown.look.call.shape
+    head = np.arange(heads)[:, None, None]
+    if read:
+        key = np.broadcast_to(np.array(read), (heads, len(some), len(read)))
+        weight = np.where(look.allowed[:, some][..., read], look.weights[:, some][..., read], np.nan)
+    else:
+        few = some if len(some) < rows // 4 else None  # all rows are one pass in the kernel
+        top = look.top(CANDIDATES, by="lift" if shown.distances else "weight", rows=few)
+        key, weight = (array if few is not None else array[:, some] for array in top[::-2])
+        weight = np.where(key < 0, np.nan, weight)
+    sums = look.sums
+    place = key - some[:, None] + rows - 1
+    beside = _mean(sums.received[head, key], sums.seen[head, key], weight)
+    if shown.distances:
+        beside = np.maximum(beside, _mean(sums.along[head, place], sums.met[head, place], weight))
+    return weight - beside, key
+
+
+def _mean(total: Array, count: Array, own: Array) -> Array:
+    """What the other rows give on average; NaN where there are none."""
+    others = np.where(count > 1, count - 1.0, np.nan)
+    return np.maximum(total - own, 0) / others
 
 
 def _unranked(source: Source, text: str) -> Array:

@@ -52,47 +52,74 @@ export function rowsOf(layer, positions) {
   return rows.filter((row) => row >= 0 && row < layer.rows);
 }
 
-/** How a group of rows reads every token: weight, baseline, distance, (S,) each. */
-export function reading(layer, head, rows, bare) {
+const buffers = new Map();
+
+/** Arrays for one reading; `shared` ones are filled again by the next. */
+function arrays(keys, shared) {
+  if (shared && buffers.has(keys)) return buffers.get(keys);
+  const made = { weight: new Float64Array(keys), baseline: new Float64Array(keys), distance: new Float64Array(keys), seen: new Uint8Array(keys) };
+  if (shared) buffers.set(keys, made);
+  return made;
+}
+
+/** How a group of rows reads every token: weight, baseline, distance, seen, (S,) each. */
+export function reading(layer, head, rows, bare, shared = false) {
+  const out = arrays(layer.keys, shared);
+  return rows.length === 1 ? oneRow(layer, head, rows[0], bare, out) : severalRows(layer, head, rows, bare, out);
+}
+
+function oneRow(layer, head, row, bare, { weight, baseline, distance, seen }) {
+  const sums = layer.sums(bare), { keys } = layer;
+  const own = layer.weights(head, row, bare);
+  const counts = !layer.said.real || layer.get("real")[row];
+  const at = head * keys, far = head * (layer.rows + keys - 1) + layer.rows - 1 - row;
+  const seenAt = sums.headed.seen ? at : 0;
+  const metAt = sums.headed.met ? far : layer.rows - 1 - row;
+  for (let key = 0; key < keys; key++) {
+    const w = own[key];
+    seen[key] = Number.isNaN(w) ? 0 : 1;
+    weight[key] = seen[key] ? w : 0;
+    const mine = counts && seen[key] ? 1 : 0, given = mine ? w : 0;
+    const readers = sums.seen[seenAt + key] - mine;
+    baseline[key] = readers > 0 ? Math.max(sums.received[at + key] - given, 0) / readers : NaN;
+    const alike = sums.met[metAt + key] - mine;
+    distance[key] = !layer.said.distances ? -Infinity
+      : alike > 0 ? Math.max(sums.along[far + key] - given, 0) / alike : NaN;
+  }
+  return { weight, baseline, distance, seen };
+}
+
+function severalRows(layer, head, rows, bare, { weight, baseline, distance, seen }) {
   const sums = layer.sums(bare), { keys } = layer;
   const real = layer.said.real ? layer.get("real") : null;
   const total = new Float64Array(keys), count = new Float64Array(keys);
-  const weight = new Float64Array(keys), seen = new Uint8Array(keys);
-  const along = new Map(), own = rows.map((row) => layer.weights(head, row, bare));
-  rows.forEach((row, n) => {
+  const most = layer.rows + keys - 1;
+  const along = new Float64Array(most), met = new Float64Array(most);
+  for (const array of [weight, distance, seen]) array.fill(0);
+  for (const row of rows) {
+    const own = layer.weights(head, row, bare);
     for (let key = 0; key < keys; key++) {
-      const w = own[n][key];
-      if (Number.isNaN(w)) continue;
-      weight[key] += w / rows.length;
+      if (Number.isNaN(own[key])) continue;
+      weight[key] += own[key] / rows.length;
       seen[key] = 1;
       if (real && !real[row]) continue;
-      total[key] += w;
+      total[key] += own[key];
       count[key] += 1;
-      if (rows.length > 1) {
-        const far = along.get(key - row) ?? [0, 0];
-        along.set(key - row, [far[0] + w, far[1] + 1]);
-      }
+      along[key - row + layer.rows - 1] += own[key];
+      met[key - row + layer.rows - 1] += 1;
     }
-  });
-  const baseline = new Float64Array(keys), distance = new Float64Array(keys);
-  const at = head * keys, far = head * (layer.rows + keys - 1);
-  for (let key = 0; key < keys; key++) {
-    const others = sums.seen[(sums.headed.seen ? at : 0) + key] - count[key];
-    baseline[key] = others > 0 ? Math.max(sums.received[at + key] - total[key], 0) / others : NaN;
   }
-  if (!layer.said.distances) distance.fill(-Infinity);
-  else rows.forEach((row, n) => {
-    for (let key = 0; key < keys; key++) {
+  const at = head * keys, far = head * most;
+  for (let key = 0; key < keys; key++) {
+    const left = sums.seen[(sums.headed.seen ? at : 0) + key] - count[key];
+    baseline[key] = left > 0 ? Math.max(sums.received[at + key] - total[key], 0) / left : NaN;
+    if (!layer.said.distances) distance[key] = -Infinity;
+    else for (const row of rows) {
       const place = key - row + layer.rows - 1;
-      const w = own[n][key];
-      const lone = Number.isNaN(w) || (real && !real[row]) ? [0, 0] : [w, 1];
-      const mine = rows.length > 1 ? along.get(key - row) ?? [0, 0] : lone;
-      const others = sums.met[(sums.headed.met ? far : 0) + place] - mine[1];
-      distance[key] += others > 0
-        ? Math.max(sums.along[far + place] - mine[0], 0) / others / rows.length
-        : NaN;
+      const alike = sums.met[(sums.headed.met ? far : 0) + place] - met[place];
+      distance[key] += alike > 0 ? Math.max(sums.along[far + place] - along[place], 0) / alike / rows.length : NaN;
     }
-  });
+  }
   return { weight, baseline, distance, seen };
 }
 

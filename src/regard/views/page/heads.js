@@ -2,7 +2,7 @@
 
 import { array, page } from "./data.js";
 import { byId, make, nextByArrow, rove } from "./dom.js";
-import { everyHead, linkIn, preview, seen, state, update } from "./state.js";
+import { everyHead, isPreview, linkIn, preview, seen, state, update } from "./state.js";
 import { layers } from "./attention.js";
 import { labelOf } from "./groups.js";
 import { FAINT, scaled, shade } from "./palette.js";
@@ -125,6 +125,7 @@ function paint(now, head, one, value, largest) {
   button.classList.toggle("barred", !one.allowed);
   const chosen = now.heads.some((other) => key(other) === key(head));
   button.setAttribute("aria-pressed", String(chosen));
+  if (isPreview()) return;
   const name = `Layer ${layers[l].said.number} head ${layers[l].said.heads[h]}`;
   const text = one.allowed
     ? `${name}: weight ${percent(one.weight)}, others ${percent(one.baseline)}, lift ${points(one.lift)}`

@@ -2,7 +2,7 @@
 // right; one colour a head of one layer.
 
 import { byId, make, makeSvg } from "./dom.js";
-import { seen, update } from "./state.js";
+import { seen, state, update } from "./state.js";
 import { layers } from "./attention.js";
 import { reading, rowsOf } from "./groups.js";
 import { headColour } from "./palette.js";
@@ -14,15 +14,13 @@ const BEYOND = 6; // tokens drawn beyond what is in sight
 const MOST = 900; // tokens that are laid out at once; of longer texts those around the pinned one
 
 let hovered = null; // { side, n }
-let off = new Set(); // heads of the layer that are switched off
 let layerDrawn = -1;
 let frame = null;
 
 export function drawLines(previewed) {
   const now = seen();
   const [l] = now.heads[0];
-  if (previewed && l !== layerDrawn) return; // a preview of another layer would redraw everything
-  if (l !== layerDrawn) off = new Set();
+  if (previewed) return; // what is hovered elsewhere would make everything here jump
   if (!byId("lines-controls").childElementCount) controls();
   layerDrawn = l;
   sync(now, l);
@@ -48,27 +46,40 @@ function sync(now, l) {
   byId("squares").replaceChildren(...heads.map((name, h) => {
     const square = make("button", { class: "square", style: { backgroundColor: headColour(h, heads.length) }, title: `head ${name}` });
     square.setAttribute("aria-label", `Head ${name}`);
-    square.setAttribute("aria-pressed", String(!off.has(h)));
-    square.onclick = () => { toggle(h); redraw(h); };
-    square.ondblclick = () => { isolate(h, heads.length); redraw(h); };
+    square.setAttribute("aria-pressed", String(on(now, l).has(h)));
+    square.onclick = () => toggle(l, h);
+    square.ondblclick = () => isolate(l, h, heads.length);
     return square;
   }));
 }
 
-function redraw(h) {
-  drawLines(false);
-  byId("squares").children[h]?.focus();
+/** The chosen heads of the layer. */
+function on(now, l) {
+  return new Set(now.heads.filter(([other]) => other === l).map(([, h]) => h));
 }
 
-function toggle(h) {
-  if (off.has(h)) off.delete(h);
-  else off.add(h);
+let before = new Set(); // what was chosen before the clicks that a double-click begins with
+
+function toggle(l, h) {
+  const chosen = on(state, l);
+  if (performance.now() - clicked > 600) before = chosen;
+  clicked = performance.now();
+  const left = new Set(chosen);
+  if (!left.delete(h)) left.add(h);
+  choose(l, left.size ? left : chosen, h);
 }
 
-/** That head alone; where it is alone already, all of them. */
-function isolate(h, count) {
-  const alone = off.size === count - 1 && !off.has(h);
-  off = new Set(alone ? [] : Array.from({ length: count }, (_, n) => n).filter((n) => n !== h));
+let clicked = 0;
+
+/** That head alone; where it was alone already, all of them. */
+function isolate(l, h, count) {
+  const alone = before.size === 1 && before.has(h);
+  choose(l, alone ? Array.from({ length: count }, (_, n) => n) : [h], h);
+}
+
+function choose(l, heads, h) {
+  update({ heads: [...heads].sort((a, b) => a - b).map((one) => [l, one]), list: "heads" });
+  requestAnimationFrame(() => byId("squares").children[h]?.focus());
 }
 
 // ------------------------------------------------------------------------------- the drawing
@@ -144,6 +155,7 @@ function lines() {
   const layer = layers[l], heads = layer.said.heads.length;
   const first = Math.max(0, Math.floor(scroller.scrollTop / LINE) - BEYOND);
   const past = first + Math.ceil(scroller.clientHeight / LINE) + 2 * BEYOND;
+  const chosen = on(now, l);
   const place = new Map(right.map((unit, n) => [unit.number, n]));
   const paths = new Map();
   const bars = { left: new Map(), right: new Map() };
@@ -151,12 +163,13 @@ function lines() {
     const only = hovered?.side === "left" ? hovered.n === n : n >= first && n < past;
     if (!only && hovered?.side !== "right") continue;
     for (let h = 0; h < heads; h++) {
-      if (off.has(h)) continue;
+      if (!chosen.has(h)) continue;
       for (const [unit, weight] of strongest(layer, h, left[n], now, l)) {
         const to = place.get(unit.number);
         if (to === undefined || (hovered?.side === "right" && hovered.n !== to)) continue;
         const level = Math.min(20, Math.ceil(weight * 20));
-        const name = `${h} ${level}`;
+        const own = hovered || left[n].positions.some((p) => now.from.includes(p));
+        const name = `${h} ${own ? level : -level}`;
         const [y, y2] = [(n + 0.5) * LINE, (to + 0.5) * LINE];
         paths.set(name, `${paths.get(name) ?? ""}M${side} ${y}C${side + gap / 2} ${y} ${side + gap / 2} ${y2} ${side + gap} ${y2}`);
         if (hovered) {
@@ -168,7 +181,7 @@ function lines() {
   }
   svg.replaceChildren(...[...paths].map(([name, d]) => {
     const [h, level] = name.split(" ").map(Number);
-    return makeSvg("path", { d, fill: "none", stroke: headColour(h, heads), "stroke-opacity": 0.08 + 0.92 * (level / 20), "stroke-width": 1 + 1.6 * (level / 20) });
+    return makeSvg("path", { d, fill: "none", stroke: headColour(h, heads), "stroke-opacity": (0.1 + 0.9 * (Math.abs(level) / 20)) * (level < 0 ? 0.35 : 1), "stroke-width": 1 + 1.8 * (Math.abs(level) / 20) });
   }));
   for (const which of ["left", "right"]) shares(scroller.querySelector(`.column.${which}`), bars[which], heads);
 }

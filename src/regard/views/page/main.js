@@ -11,7 +11,8 @@ import { drawCalculation } from "./calculation.js";
 import { drawLines } from "./lines.js";
 import { drawMatrix } from "./matrix.js";
 import { buildControls } from "./controls.js";
-import { buildSaves } from "./save.js";
+import { buildSaves, picture } from "./save.js";
+import { link } from "./groups.js";
 import { exact, quoted } from "./say.js";
 
 function drawFinding() {
@@ -63,11 +64,14 @@ function opening() {
 
 opening();
 
-// For the browser's console: regard.weights(layer, head, query) and the like, by the page's places.
+// For the browser's console: regard.weights(layer, head, row) and the like, all counted from 0.
 window.regard = {
   page,
   layers,
-  weights: (layer, head, row) => layers[layer].weights(head, row, false),
-  output: (layer, head, row) => layers[layer].output(head, row, false),
   state: seen,
+  weights: (layer, head, row, bare = false) => [...layers[layer].weights(head, row, bare)],
+  scores: (layer, head, row) => Array.from({ length: layers[layer].keys }, (_, key) => layers[layer].score(head, row, key)),
+  output: (layer, head, row, bare = false) => [...layers[layer].output(head, row, bare)],
+  link: (layer, head, rows, keys, bare = false) => link(layers[layer], head, rows, keys, bare),
+  picture: (name) => new XMLSerializer().serializeToString(picture(byId(name)).svg),
 };

@@ -17,10 +17,10 @@ const WIDE = 96;
 let canvas = null, stop = null, held = null, drag = null, cursor = null, drawn = "";
 
 export function drawMatrix(previewed) {
+  if (previewed) return; // what is hovered elsewhere would make everything here jump
   const now = seen();
   if (!canvas) build();
   const name = [now.kind, now.heads.join(";"), now.how, now.measure, now.scale, now.bare, now.pool, now.zoom, ground(), byId("plane").clientWidth].join(" ");
-  if (previewed) return;
   if (name === drawn && held) return paint();
   drawn = name;
   stop?.();

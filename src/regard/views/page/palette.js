@@ -2,12 +2,12 @@
 
 import { page } from "./data.js";
 
-export const FAINT = 0.03; // shades below this only make a text restless
+export const FAINT = 0.04; // shades below this only make a text restless
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
 
 export function ground() {
-  const set = document.documentElement.dataset.theme;
-  if (set) return set;
-  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  return document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light");
 }
 
 /** The shade of a value from -1 to 1, and the ink that reads best on it. */

@@ -173,34 +173,45 @@ export function seen() {
   return current;
 }
 
+const NAMES = ["weight", "baseline", "distance", "contribution", "lift"];
+const nothing = () => ({ weight: NaN, baseline: NaN, distance: NaN, contribution: NaN, lift: NaN, allowed: false, head: null });
+
 /** How the pinned word and each other one are linked in some heads: a row for each unit. */
 export function linksIn(now, heads, how) {
-  const found = heads.map(([l, h]) => {
-    const links = now.direction === "reads" ? readingOf(now, l, h) : readBy(now, l, h);
-    links.forEach((one) => (one.head = [l, h]));
-    return links;
+  const out = now.units.map(nothing), one = nothing();
+  heads.forEach((head, turn) => {
+    const [l, h] = head, layer = layers[l], lengths = layer.lengths(h);
+    const rows = now.direction === "reads" ? rowsOf(layer, now.from) : null;
+    if (rows && !rows.length) return;
+    const read = rows && reading(layer, h, rows, now.bare, true);
+    for (let n = 0; n < out.length; n++) {
+      const { positions } = now.units[n];
+      const found = read ? summed(read, positions, lengths, one) : readBy(now, layer, h, positions);
+      if (!found) continue;
+      if (how === "max" || heads.length === 1) keepBest(out[n], found, head, now.measure);
+      else add(out[n], found, heads.length, turn);
+    }
   });
-  if (found.length === 1) return found[0];
-  return now.units.map((_, n) => (how === "max" ? most : mean)(found.map((links) => links[n]), now.measure));
+  if (how !== "max" && heads.length > 1) for (const sum of out) sum.lift = sum.allowed ? sum.weight - Math.max(sum.baseline, sum.distance) : NaN;
+  return out;
 }
 
-const NOTHING = { lift: NaN, weight: NaN, baseline: NaN, distance: NaN, contribution: NaN, allowed: false };
-
-function readingOf(now, l, h) {
-  const layer = layers[l], rows = rowsOf(layer, now.from), lengths = layer.lengths(h);
-  if (!rows.length) return now.units.map(() => ({ ...NOTHING }));
-  const read = reading(layer, h, rows, now.bare);
-  return now.units.map((unit) => summed(read, unit.positions, lengths));
+function readBy(now, layer, h, positions) {
+  const rows = rowsOf(layer, positions);
+  return rows.length ? link(layer, h, rows, now.to, now.bare) : null;
 }
 
-function readBy(now, l, h) {
-  const layer = layers[l];
-  return now.units.map((unit) => {
-    const rows = rowsOf(layer, unit.positions);
-    return rows.length ? link(layer, h, rows, now.to, now.bare) : { ...NOTHING };
-  });
+function keepBest(best, one, head, measure) {
+  if (best.head && !(one[measure] > best[measure]) && !(Number.isNaN(best[measure]) && !Number.isNaN(one[measure]))) return;
+  for (const name of NAMES) best[name] = one[name];
+  best.allowed = one.allowed;
+  best.head = head;
 }
 
+function add(sum, one, count, turn) {
+  for (const name of NAMES) sum[name] = (turn ? sum[name] : 0) + one[name] / count;
+  sum.allowed ||= one.allowed;
+}
 
 /** The link of the chosen words in one head. */
 export function linkIn(now, [l, h]) {
@@ -209,20 +220,13 @@ export function linkIn(now, [l, h]) {
 
 /** The link of the chosen words in the chosen heads. */
 export function chosenLink(now) {
-  const found = now.heads.map((head) => linkIn(now, head));
-  return found.length === 1 ? found[0] : (now.how === "max" ? most : mean)(found, now.measure);
-}
-
-function most(links, measure) {
-  return links.reduce((best, one) =>
-    !(best[measure] >= one[measure]) && Number.isFinite(one[measure]) ? one : best);
-}
-
-function mean(links) {
-  const out = { head: null, allowed: links.some((one) => one.allowed) };
-  for (const name of ["weight", "baseline", "distance", "contribution"])
-    out[name] = links.reduce((sum, one) => sum + one[name] / links.length, 0);
-  out.lift = out.allowed ? out.weight - Math.max(out.baseline, out.distance) : NaN;
+  const out = nothing();
+  now.heads.forEach((head, turn) => {
+    const one = linkIn(now, head);
+    if (now.how === "max" || now.heads.length === 1) keepBest(out, one, head, now.measure);
+    else add(out, one, now.heads.length, turn);
+  });
+  if (now.how !== "max" && now.heads.length > 1) out.lift = out.allowed ? out.weight - Math.max(out.baseline, out.distance) : NaN;
   return out;
 }
 

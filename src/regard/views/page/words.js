@@ -1,7 +1,7 @@
 // The text as text: a word is pinned, the others are shaded by how it reads them.
 
 import { byId, make, nextByArrow, rove } from "./dom.js";
-import { chosenLink, linksIn, pinning, preview, seen, state, update } from "./state.js";
+import { chosenLink, isPreview, linksIn, pinning, preview, seen, state, update } from "./state.js";
 import { labelOf, unitsOf } from "./groups.js";
 import { FAINT, scaled, shade } from "./palette.js";
 import { exact, percent, points, where } from "./say.js";
@@ -27,7 +27,8 @@ export function drawWords() {
   built = name;
   const links = linksIn(now, now.heads, now.how);
   const largest = Math.max(1e-12, ...links.map((one) => Math.abs(one[now.measure]) || 0));
-  for (const block of blocks) for (const chip of block.chips) paint(chip, now, links, largest, block);
+  const names = !isPreview(); // while something is hovered nobody is read to
+  for (const block of blocks) for (const chip of block.chips) paint(chip, now, links, largest, block, names);
 }
 
 function build(now) {
@@ -38,9 +39,9 @@ function build(now) {
   for (const name of names) {
     const units = unitsOf(name, now.unit);
     const pins = now.same || (name === now.rowText) === (now.direction === "reads");
-    const left = runsLeft(name);
+    const left = runsLeft(name), long = units.length > SHORT;
     const box = make("div", {
-      class: `text${units.length > SHORT ? " long" : ""}`, role: "listbox",
+      class: `text${long ? " long" : units.length < 32 ? " short" : ""}`, role: "listbox",
       dir: left ? "rtl" : "ltr", data: { text: name },
     });
     box.setAttribute("aria-multiselectable", "true");
@@ -49,14 +50,14 @@ function build(now) {
       const chip = make("span", { class: "word", role: "option", data: { n: unit.number } },
         make("bdi", {}, unit.label),
         make("small", {}, where(unit.positions)),
-        make("i", { class: "gauge" }, make("i", { class: "fill" }), make("i", { class: "tick" })));
+        long ? null : make("i", { class: "gauge" }, make("i", { class: "fill" }), make("i", { class: "tick" })));
       if (unit.special) chip.classList.add("special");
-      if (!unit.spaced) chip.classList.add("joined");
+      if (!unit.spaced) chip.classList.add("joined", ...(now.unit === "token" ? ["piece"] : []));
       box.append(unit.number && unit.spaced ? " " : "", chip);
       if (!unit.spaced) box.append("\u2060");
       return chip;
     });
-    const block = { name, units, chips, pins, shades: now.same || !pins, left };
+    const block = { name, units, chips, pins, shades: now.same || !pins, left, long };
     blocks.push(block);
     listen(box, block);
     if (names.length > 1) text.append(make("h3", {}, pins ? "asked" : "answering"));
@@ -64,7 +65,7 @@ function build(now) {
   }
 }
 
-function paint(chip, now, links, largest, block) {
+function paint(chip, now, links, largest, block, names) {
   const unit = block.units[chip.dataset.n];
   const own = block.pins && unit.positions.some((p) => now.pinned.includes(p));
   const other = !block.pins || now.same ? unit.positions.some((p) => now.picked.includes(p)) : false;
@@ -89,15 +90,20 @@ function paint(chip, now, links, largest, block) {
   chip.classList.toggle("shaded", !faint);
   style.backgroundColor = faint ? "" : colour;
   style.color = faint ? "" : ink;
-  const gauge = chip.lastElementChild.children;
-  gauge[0].style.inlineSize = `${100 * Math.min(1, one.weight || 0)}%`;
-  const reference = Math.max(one.baseline, one.distance);
-  gauge[1].style.insetInlineStart = `${100 * Math.min(1, reference || 0)}%`;
-  gauge[1].hidden = !Number.isFinite(reference);
+  if (!block.long) gauge(chip.lastElementChild.children, one);
+  if (!names) return;
   chip.setAttribute("aria-label", barred
     ? `${unit.label}, position ${where(unit.positions)}, may not be read`
     : `${unit.label}, position ${where(unit.positions)}, ${percent(one.weight)}, others ${percent(one.baseline)}, lift ${points(one.lift)}`);
   chip.title = barred ? "may not attend" : `${where(unit.positions)}: weight ${exact(one.weight)}, others ${exact(one.baseline)}, lift ${points(one.lift)}`;
+}
+
+/** The weight as a bar, what the others give as a tick. */
+function gauge(parts, one) {
+  parts[0].style.inlineSize = `${100 * Math.min(1, one.weight || 0)}%`;
+  const reference = Math.max(one.baseline, one.distance);
+  parts[1].style.insetInlineStart = `${100 * Math.min(1, reference || 0)}%`;
+  parts[1].hidden = !Number.isFinite(reference);
 }
 
 // ------------------------------------------------------------------------------- the hand
