@@ -354,6 +354,39 @@ def test_gradients_of_halves(how, name):
         np.testing.assert_allclose(tf.cast(a, tf.float64), b, 4 * eps, 4 * eps)
 
 
+@pytest.mark.parametrize("how", ["eager", "graph", "blocks", "compiled"])
+def test_gradients_beside_the_lowest_bias(how):
+    random = np.random.default_rng(0)
+    inputs = [tf.constant(random.standard_normal((2, 3, 5)), tf.float32) for _ in range(3)]
+    bias = np.zeros((3, 3), np.float32)
+    bias[1] = np.finfo(np.float32).min  # an ordinary softmax of equal scores
+
+    def fn(*x):
+        return dot_product_attention(*x, bias=bias)
+
+    def plain(*x):
+        scores = tf.matmul(x[0], x[1], transpose_b=True) / 5**0.5 + bias
+        return tf.matmul(tf.nn.softmax(scores), x[2])
+
+    cotangents = [random.standard_normal((2, 3, 5))]
+    expected = gradients(plain, inputs, cotangents)
+    if how in ("graph", "compiled"):
+        fn = tf.function(fn, jit_compile=how == "compiled", autograph=False)
+    with only_blocks() if how == "blocks" else contextlib.nullcontext():
+        found = gradients(fn, inputs, cotangents)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, 1e-5, 1e-5)
+
+
+def test_gradients_of_a_shared_key_are_summed_in_float32():
+    q = tf.ones((4096, 1, 1, 1), tf.float16)
+    k = v = tf.ones((1, 1, 1, 1), tf.float16)
+    with tf.GradientTape() as tape:
+        tape.watch(v)
+        y = dot_product_attention(q, k, v)
+    assert tape.gradient(y, v, output_gradients=y).numpy().item() == 4096
+
+
 def test_gradients_by_tf_gradients_jacobian_and_vectorized_map():
     x = tf.random.stateless_normal((2, 5, 3), (0, 0))
 

@@ -69,7 +69,7 @@ def backward(given: Given, *tensors: Any) -> list[Any]:
         own = tf.cast(take(output, part.rows), call.wide)
         common = -tf.reduce_sum(of_output * own, -1, keepdims=True)
         for one in grad_lse:
-            common += take(one, part.rows)
+            common += tf.cast(take(one, part.rows), call.wide)
         of_scores = where_else_zero(part.allowed, weights * (of_weights + common))
         sums, rows = {"value": over_rows(call, used, of_output, value)}, {}
         if bias is not None:

@@ -244,16 +244,28 @@ def _computed(given: Given, tensors: list[Any], with_lse: bool) -> tuple[Any, An
         output, lse = route.forward(given, *tensors)
 
         def gradients(*grads: Any) -> list[Any]:
-            # What was computed eagerly may be differentiated in a graph, as `jacobian` does.
-            eager_no_more = route is kernel.EAGER and not tf.executing_eagerly()
-            back = _route(given, tensors) if eager_no_more else route
-            found = iter(_once(back, given, (*tensors, output, lse, *grads)))
+            found = iter(_gradients(route, given, tensors, (output, lse, *grads)))
             return [next(found) if name in FLOATS else None for name in given.names]
 
         return ((output, lse) if with_lse else (output,)), gradients
 
     output, *lse = tf.custom_gradient(compute)(*tensors)
     return output, (lse or [None])[0]
+
+
+def _gradients(route: Route, given: Given, tensors: Any, known: Any) -> Any:
+    """Compute the gradients of FLOATS; `known` are output, lse and the gradients of these."""
+    if route is kernel.EAGER and not tf.executing_eagerly():
+        route = _route(given, tensors)  # computed eagerly, differentiated in a graph: `jacobian`
+    if route is blocks.BLOCKS or not given.has_bias:
+        return _once(route, given, (*tensors, *known))
+    # Beside the lowest numbers an lse has lost its logarithm; blocks need none.
+    low = tf.reduce_any((known[1] < -1e30) & tf.math.is_finite(known[1]))
+    return tf.cond(
+        low,
+        lambda: _once(blocks.BLOCKS, given, (*tensors, *known)),
+        lambda: _once(route, given, (*tensors, *known)),
+    )
 
 
 def _once(route: Route, given: Given, tensors: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf  # type: ignore[import-untyped]
 
 from regard import _kernel
-from regard.core.arguments import FLOAT32, FLOAT64, Array, bits, real
+from regard.core.arguments import FLOAT64, Array, bits, real
 from regard.core.call import Call, check
 from regard.tensorflow.tensors import ALIGNMENT, array, eager, is_tensor, room, stand_in, tensor
 
@@ -49,6 +49,11 @@ class Given(NamedTuple):
             if f"{name}.0" in parts:
                 whole[name] = tuple(part for n, part in parts.items() if n.startswith(f"{name}."))
         return whole
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether scores are added to."""
+        return "bias" in self.names or "bias" in self.rest
 
     def turned(self, shape: Any) -> bool:
         """Whether the axes of heads and rows of such an array are swapped for the kernel."""
@@ -128,7 +133,9 @@ def backward(given: Given, *arrays: Array) -> list[Array]:
     for name in ("query", "key", "value"):
         shape = _swapped(arguments[name].shape) if turned else arguments[name].shape
         batch = shape[:-3] if call.flat else call.batch
-        rooms[name] = _rooms(given, call, (*batch, *shape[-3:]), call.dtype)
+        # What will be summed over items is summed in float32 or wider.
+        dtype = call.dtype if batch == shape[:-3] else wide
+        rooms[name] = _rooms(given, call, (*batch, *shape[-3:]), dtype)
     of_query, of_key, of_value = (bits(inner) for _, inner in rooms.values())
     bias, sinks = call.rule.bias, call.rule.sinks
     of_bias = np.zeros_like(bias, wide) if bias is not None and "bias" in given.names else None
@@ -178,12 +185,8 @@ def _inner(given: Given, call: Call, outer: Array) -> Array:
 def _like(grad: Array, own: Array) -> Array:
     """The gradient summed over the axes that were broadcast, in memory TensorFlow can take."""
     if grad.shape != own.shape:
-        grad = grad.reshape((1,) * (own.ndim - grad.ndim) + grad.shape)
-        wide = (
-            grad.astype(np.promote_types(grad.dtype, FLOAT32)) if grad.dtype.itemsize < 4 else grad
-        )
-        axes = tuple(n for n, size in enumerate(own.shape) if size == 1 and grad.shape[n] != 1)
-        grad = wide.sum(axis=axes, keepdims=True)
+        axes = tuple(n for n, size in enumerate(own.shape) if size != grad.shape[n])
+        grad = grad.sum(axis=axes, keepdims=True)
     elif grad.dtype == own.dtype and grad.ctypes.data % ALIGNMENT == 0:
         return grad
     found = room(own.shape, own.dtype)
