@@ -134,7 +134,10 @@ const KEYS = [
   ["w  h  c  l  m", "go to words, heads, calculation, lines, matrix"],
   ["Escape", "end a preview or a search"],
 ];
-const PLACES = { w: "words", h: "heads", c: "calculation", l: "lines", m: "matrix" };
+const PLACES = {
+  w: "#text .word[tabindex='0']", h: ".cell[tabindex='0']", c: ".strips[tabindex='0']",
+  l: ".token[tabindex='0']", m: "#cells",
+};
 
 function keys(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
@@ -144,9 +147,9 @@ function keys(event) {
   } else if (event.key === "?") showKeys();
   else if (event.key === "Escape") preview(null);
   else if (PLACES[event.key]) {
-    const section = byId(PLACES[event.key]);
-    section.scrollIntoView({ block: "nearest" });
-    section.querySelector("[tabindex='0']:not(.scrolls), .scrolls, summary, button")?.focus();
+    const place = document.querySelector(PLACES[event.key]);
+    place?.scrollIntoView({ block: "center" });
+    place?.focus({ preventScroll: true });
   }
 }
 

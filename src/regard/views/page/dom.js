@@ -24,7 +24,7 @@ export function set(element, properties) {
     if (name === "style") Object.assign(element.style, value);
     else if (name === "data") Object.assign(element.dataset, value);
     else if (name === "class") element.className = value;
-    else if (name.startsWith("aria") || name === "role" || name === "for") element.setAttribute(name, value);
+    else if (name.startsWith("aria-") || name === "role" || name === "for") element.setAttribute(name, value);
     else element[name] = value;
   }
 }
