@@ -25,3 +25,27 @@ class Shown:
     def to_figure(self, *what: Any, **how: Any) -> Any:
         """Draw a matplotlib figure."""
         return import_module("regard.views").to_figure(self, *what, **how)
+
+    def _repr_html_(self) -> str:
+        framed: str = import_module("regard.views").in_notebook(self)
+        return framed
+
+
+def lesson(axes: tuple[str, ...], shape: tuple[int, ...], dtype: str, size: str) -> str:
+    """What a `Look` is and what can be asked of it: its `repr`."""
+    where = ", ".join(axes)
+    many = [name.rstrip("0123456789") + "s" for name in (*axes[:-2], "querie", "key")]
+    sizes = " × ".join(f"{n} {name}" for n, name in zip(shape, many, strict=True))
+    return (
+        f"Look: {sizes}, {dtype}\n"
+        f"  {size}\n"
+        f"  every pair   .weights[{where}], likewise .baseline .by_distance (what the other\n"
+        "               rows give), .scores .allowed .contribution\n"
+        "  each row     .top(k) .top(k, by='lift') .entropy() .mass(keys) .sink .lse .output\n"
+        "  each key     .received() .received(mean=True) .carry(x)\n"
+        "  as a whole   .map(rows, columns) .distance() .check()\n"
+        "  what if      .without(keys)\n"
+        f"  one row      .steps(query{', head' if 'head' in axes else ''}), the whole calculation\n"
+        "  names        .labels(queries=, keys=)\n"
+        "  to be seen   .show(), .to_terminal() .to_html(file) .to_figure()"
+    )

@@ -98,11 +98,13 @@ def _strongest(source: Source, shown: Shown, reader: Places, read: Places) -> li
 
 def _lifts(shown: Shown, some: Array, read: Places) -> tuple[Array, Array]:
     """Lift and key of what stands out in some rows, or of the keys that are asked about."""
-    look, (heads, rows, keys) = shown.look, shown.look.call.shape
+    look, (heads, rows, _) = shown.look, shown.look.call.shape
     head = np.arange(heads)[:, None, None]
     if read:
         key = np.broadcast_to(np.array(read), (heads, len(some), len(read)))
-        weight = np.where(look.allowed[:, some][..., read], look.weights[:, some][..., read], np.nan)
+        weight = np.where(
+            look.allowed[:, some][..., read], look.weights[:, some][..., read], np.nan
+        )
     else:
         few = some if len(some) < rows // 4 else None  # all rows are one pass in the kernel
         top = look.top(CANDIDATES, by="lift" if shown.distances else "weight", rows=few)
@@ -119,7 +121,8 @@ def _lifts(shown: Shown, some: Array, read: Places) -> tuple[Array, Array]:
 def _mean(total: Array, count: Array, own: Array) -> Array:
     """What the other rows give on average; NaN where there are none."""
     others = np.where(count > 1, count - 1.0, np.nan)
-    return np.maximum(total - own, 0) / others
+    found: Array = np.maximum(total - own, 0) / others
+    return found
 
 
 def _unranked(source: Source, text: str) -> Array:

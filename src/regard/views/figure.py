@@ -1,0 +1,83 @@
+"""Figures for a paper: the same findings as vectors, drawn with matplotlib."""
+
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal
+
+from regard.core.look import Look
+from regard.recording.recording import By, Recording
+from regard.recording.words import Word
+from regard.views.chosen import Link
+from regard.views.drawings import DRAWINGS
+from regard.views.looking import look_scene
+from regard.views.palette import INKS, Ground
+from regard.views.scene import Scene, scene
+from regard.views.sheet import Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Kind = Literal["words", "matrix", "heads", "lines", "calculation"]
+
+
+def to_figure(
+    seen: Recording | Look,
+    source: Word | str | int | None = None,
+    target: Word | str | int | None = None,
+    *,
+    kind: Kind = "words",
+    layer: int | None = None,
+    head: int | None = None,
+    by: By = "lift",
+    top: int = 10,
+    ground: Ground = "light",
+) -> "Figure":
+    """Draw a figure, in vectors.
+
+    Args:
+        seen: a recording or a look.
+        source: the word that reads; of a look, a position.
+        target: the word that is read.
+        kind: "words", the text shaded and a ranked list; "heads", what each head gives the link;
+            "matrix" and "lines", all of one head; "calculation", one weight step by step.
+        layer: of which layer; by default that of the strongest link.
+        head: of which head; likewise.
+        by: rank and shade by "lift" or by the bare "weight".
+        top: lines of the list, at the most.
+        ground: "light" or "dark".
+
+    Returns:
+        A matplotlib `Figure`; `save` writes it with its fonts.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is missing.
+        KeyError: no such word.
+        ValueError: no such kind, layer or head.
+
+    >>> seen.to_figure("it", kind="heads").savefig("heads.pdf")  # doctest: +SKIP
+    """
+    if kind not in DRAWINGS:
+        raise ValueError(f"kind: expected one of {', '.join(DRAWINGS)}, received {kind!r}")
+    if ground not in ("light", "dark"):
+        raise ValueError(f"ground: expected 'light' or 'dark', received {ground!r}")
+    shown: Scene
+    if isinstance(seen, Look):
+        shown = look_scene(seen, None if source is None else int(source), head=head, by=by, top=top)  # type: ignore[arg-type]
+    else:
+        words = [None if word is None else word for word in (source, target)]
+        shown = scene(seen, *words, by=by, layer=layer, head=head, top=top)  # type: ignore[arg-type]
+    sheet = Sheet(INKS[ground], ground)
+    DRAWINGS[kind](sheet, shown, Link(seen, shown, source, target, layer, head), by)
+    return sheet.done(shown)
+
+
+def save(figure: "Figure", path: str | PathLike[str]) -> None:
+    """Write a figure as PNG, SVG or PDF, by the file's ending; fonts are embedded."""
+    from matplotlib import rc_context
+
+    with rc_context({"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "regard"}):
+        figure.savefig(path, dpi=200, metadata=_dateless(str(path)))
+
+
+def _dateless(path: str) -> dict[str, Any]:
+    """The same figure is the same file, whenever it is written."""
+    return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path[-4:].lower(), {})
