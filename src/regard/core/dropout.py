@@ -33,8 +33,8 @@ def multipliers(shape: tuple[int, ...], dropout: float, seed: int | None) -> Arr
 def philox(counter: list[Array], key: tuple[int, int]) -> list[Array]:
     """Philox4x32-10: four random words for a counter of four words and a key of two.
 
-    Words of 32 bits stand in uint64 arrays, NumPy's or another framework's. Source: Salmon, Moraes, Dror and Shaw 2011, "Parallel
-    Random Numbers: As Easy as 1, 2, 3".
+    Words of 32 bits stand in uint64 arrays, NumPy's or another framework's. Source: Salmon, Moraes,
+    Dror and Shaw 2011, "Parallel Random Numbers: As Easy as 1, 2, 3".
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key

@@ -23,7 +23,7 @@ from regard.core.indexing import (
     size_in_words,
 )
 from regard.core.proof import BOUNDS, Check, differences
-from regard.core.shown import Shown
+from regard.core.shown import Shown, lesson
 from regard.core.steps import Steps, steps
 from regard.core.summaries import Sums, Top
 from regard.core.tiles import Part
@@ -70,19 +70,10 @@ def look(
     array([1., 0., 0., 0.])
     """
     options: dict[str, Any] = {
-        "mask": mask,
-        "bias": bias,
-        "causal": causal,
-        "window": window,
-        "query_offset": query_offset,
-        "key_lengths": key_lengths,
-        "segments": segments,
-        "ranges": ranges,
-        "softcap": softcap,
-        "sinks": sinks,
-        "scale": scale,
-        "precision": precision,
-    }
+        "mask": mask, "bias": bias, "causal": causal, "window": window, "softcap": softcap,
+        "query_offset": query_offset, "key_lengths": key_lengths, "segments": segments,
+        "ranges": ranges, "sinks": sinks, "scale": scale, "precision": precision,
+    }  # fmt: skip
     if (framework := door(query, key, value)) is not None:
         seen: Look = framework.look(query, key, value, **options, copy=copy)
         return seen
@@ -102,7 +93,6 @@ class Look(Shown):
 
     Attributes:
         output: (B…, H, T, V), what `regard.attention` returns.
-        lse: (B…, H, T), log-sum-exp of each row.
         limit: bytes; a larger answer is refused with its size. 1 GiB; settable.
         real_rows: (B…, T) booleans, False for rows of padding, or None. Such rows play no part in
             what the other rows give: `baseline`, `by_distance`, `received`, `distance`, `map`.
@@ -123,14 +113,16 @@ class Look(Shown):
         self._lse = lse
         self._dtype = real(call.dtype)
         self.output: Any = self._shaped(output)
-        self.lse = self._shaped(lse.astype(self._dtype, copy=False))
         rows = (*call.batch, call.shape[-2])
         self.real_rows = None if real_rows is None else np.broadcast_to(real_rows, rows)
         self.removed: Array | None = None
         self.query_labels: list[str] | None = None
         self.key_labels: list[str] | None = None
 
-    # ------------------------------------------------------------------------------- what it is
+    @cached_property
+    def lse(self) -> Array:
+        """(B…, H, T): log-sum-exp of each row."""
+        return self._shaped(self._lse.astype(self._dtype, copy=False))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -153,31 +145,16 @@ class Look(Shown):
         return sum(changed.once(a).nbytes for a in arrays if isinstance(a, np.ndarray))
 
     def __repr__(self) -> str:
-        where = ", ".join(self.axes)
-        many = [name.rstrip("0123456789") + "s" for name in (*self.axes[:-2], "querie", "key")]
-        sizes = " × ".join(f"{n} {name}" for n, name in zip(self.shape, many, strict=True))
         dense = int(np.prod(self.shape)) * self._dtype.itemsize
-        return (
-            f"Look: {sizes}, {self.call.dtype}\n"
-            f"  keeps {size_in_words(self.nbytes)}; all weights would take {size_in_words(dense)}\n"
-            f"  every pair   .weights[{where}], likewise .baseline .by_distance (what the other\n"
-            "               rows give), .scores .allowed .contribution\n"
-            "  each row     .top(k) .top(k, by='lift') .entropy() .mass(keys) .sink .lse .output\n"
-            "  each key     .received() .received(mean=True) .carry(x)\n"
-            "  as a whole   .map(rows, columns) .distance() .check()\n"
-            "  what if      .without(keys)\n"
-            f"  one row      .steps(query{'' if self.call.flat else ', head'}), "
-            "the whole calculation\n"
-            "  names        .labels(queries=, keys=)"
-        )
+        size = f"keeps {size_in_words(self.nbytes)}; all weights would take {size_in_words(dense)}"
+        return lesson(self.axes, self.shape, str(self.call.dtype), size)
 
     def labels(
         self, queries: Sequence[str] | None = None, keys: Sequence[str] | None = None
     ) -> "Look":
         """Name the positions: T names for the queries, S for the keys. Returns the look itself.
 
-        Raises:
-            ValueError: not as many names as positions.
+        Raises ValueError where there are not as many names as positions.
         """
         rows, size = self.shape[-2:]
         for name, given, expected in (("queries", queries, rows), ("keys", keys, size)):
@@ -230,10 +207,7 @@ class Look(Shown):
 
     @property
     def contribution(self) -> View:
-        """Weight × the value's length ‖v‖: how much of the output a key can make up.
-
-        Before the output projection; so not the measure of Kobayashi et al. 2020.
-        """
+        """Weight × the value's length before the output projection; not Kobayashi et al. (2020)."""
         return self._view("contribution", summaries.contribution)
 
     @cached_property
@@ -364,8 +338,8 @@ class Look(Shown):
         if rows < 1 or columns < 1:
             raise ValueError(f"rows, columns: expected at least 1, received {rows} and {columns}")
         refuse_over(self.limit, "map()", (*self.call.shape[:-2], rows, columns), 16)
-        cells = (rows, columns)
-        return self._answer(summaries.pooled(self.call, self._lse, self.real_rows, cells, how))
+        cells = summaries.pooled(self.call, self._lse, self.real_rows, (rows, columns), how)
+        return self._answer(cells)
 
     def check(self) -> Check:
         """Rebuild all weights, and compare weights · values with the output: the proof.
@@ -406,8 +380,6 @@ class Look(Shown):
             item: the batch item, where there are several.
         """
         return steps(**changed.row(self.call, self._lse, query, head, item))
-
-    # ------------------------------------------------------------------------------------- inside
 
     def _shaped(self, array: Array) -> Array:
         """Drop the head axis where the call had none."""

@@ -24,6 +24,11 @@ class Top(NamedTuple):
 
     `baseline` is what the other rows give the same key on average, NaN where no other row may see
     it. Where a row has fewer keys to rank, `positions` is -1, `weights` 0 and `baseline` NaN.
+
+    >>> import regard
+    >>> table = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    >>> regard.look(table, table, table).top(1).positions[:, 0]
+    array([0, 1, 2])
     """
 
     weights: Array

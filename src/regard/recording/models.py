@@ -193,12 +193,19 @@ def _unpacked(transformers: Any) -> Any:
 
 def _tokenizer(transformers: Any, where: dict[str, Any]) -> Any:
     """Load the tokenizer; None for a model that has none, one for images say."""
+    place = where["pretrained_model_name_or_path"]
     try:
-        return transformers.AutoTokenizer.from_pretrained(**where)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
     except (OSError, ValueError, KeyError) as error:
-        place = where["pretrained_model_name_or_path"]
         warnings.warn(f"{place}: no tokenizer could be loaded: {error}", stacklevel=4)
         return None
+    # Without any file transformers makes one up, which knows special tokens and no others.
+    if len(tokenizer) < 16 and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        warnings.warn(
+            f"{place}: no tokenizer could be loaded: there is no file of one", stacklevel=4
+        )
+        return None
+    return tokenizer
 
 
 def _found(name: str, load: Callable[[], Any]) -> Any:

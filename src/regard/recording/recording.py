@@ -147,16 +147,13 @@ class Recording(Shown):
         if not 0 <= item < self.run.items:
             raise IndexError(f"item {item}: expected 0..{self.run.items - 1}")
         steps = len(self.run.forwards)
-        if (
-            item not in self._single
-            or self._single[item][0] is not self.run
-            or (self._single[item][1] != steps)
-        ):
+        known = self._single.get(item)
+        if known is None or known[0] is not self.run or known[1] != steps:
             one = Recording(self.model, self.reader)
             one.unrecorded = self.unrecorded
             one.runs = [self.run.item(item, self.reader)]
-            self._single[item] = (self.run, steps, one)
-        return self._single[item][2]
+            known = self._single[item] = (self.run, steps, one)
+        return known[2]
 
     def words(self, item: int = 0) -> list[Word]:
         """The words of an item: special tokens and padding are none."""

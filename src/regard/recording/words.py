@@ -31,6 +31,9 @@ class Word:
         item: the item of the batch.
         positions: of its pieces among the tokens of the item.
         spaced: whether it is written apart from the word before.
+
+    >>> Word("tired", item=0, positions=(10, 11)).positions
+    (10, 11)
     """
 
     text: str
@@ -131,7 +134,7 @@ def plain(tokens: Sequence[str], special: NDArray[np.bool_] | None = None) -> Te
     """Tokens without a tokenizer: words each, unless they carry the marks that tokenizers set.
 
     >>> plain(["play", "##ing"]).pieces, plain(["Hello", "Ġworld"]).pieces, plain(["a", "Ġ"]).pieces
-    (((' play', 'ing'), ('Hello', ' world'), (' a', ' Ġ'))
+    ((' play', 'ing'), ('Hello', ' world'), (' a', ' Ġ'))
     """
     tokens = tuple(str(token) for token in tokens)
     pieces = [f" {token}" for token in tokens]
