@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from embedded import CAT, eager, loaded
 from typer.testing import CliRunner
@@ -301,6 +302,30 @@ class TestLook:
         assert refused.exit_code == 2
         assert "sort: expected one of selectivity, entropy" in refused.stderr
         assert regard("heads", CAT, "--layer", "9").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("John went to the bank to deposit money.", "bank"),
+        ("He sat on the bank of the river.", "bank"),
+        ("Prices fell sharply after seven quiet years.", "fell"),
+    ],
+)
+@pytest.mark.usefixtures("model_at_hand")
+def test_another_sentence(text, word):
+    """What is said comes from computing, for any sentence: it is what eager attention gives."""
+    weights = eager(text)
+    said = json.loads(regard(text, "--from", word, "--json").stdout)
+    (row,) = said["from"]["positions"]
+    ordinary = [n for n in range(1, len(said["tokens"]) - 1) if n != row]
+    others = np.delete(weights, row, axis=2)
+    for head in said["heads"]:
+        at = weights[head["layer"], head["head"], row]
+        assert head["position"] == ordinary[int(at[ordinary].argmax())]
+        assert head["weight"] == pytest.approx(at[head["position"]], abs=2e-6)
+        beside = others[head["layer"], head["head"], :, head["position"]].mean()
+        assert head["baseline"] == pytest.approx(beside, abs=2e-6)
 
 
 # ------------------------------------------------------------------ whole processes
