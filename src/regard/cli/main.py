@@ -8,15 +8,17 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from regard.cli.files import Drawn, Html, Kind, Pdf, Png, Svg, expect_folders, write
+from regard.cli.manners import refusing, stop, working
 
 if TYPE_CHECKING:
     from regard.recording.recording import Recording
@@ -29,7 +31,8 @@ Examples:
   regard "The cat sat on the mat because it was tired." --to cat
   regard "The cat sat on the mat because it was tired." --from it --to cat
   regard "John went to the bank to deposit money." --from bank --by weight
-  regard "The cat sat on the mat." --save cat.regard
+  regard "The cat sat on the mat." --save cat.regard --html cat.html
+  regard "The cat sat on the mat." --from cat --pdf cat.pdf
   regard - --from it < story.txt
 """
 
@@ -144,6 +147,11 @@ def look(
     model: Model = None,
     as_json: Json = False,
     save: Save = None,
+    html: Html = None,
+    png: Png = None,
+    svg: Svg = None,
+    pdf: Pdf = None,
+    kind: Drawn = Kind.words,
 ) -> None:
     """Show what the heads of a model read in a text.
 
@@ -151,14 +159,15 @@ def look(
     one reads the other; with neither, the strongest links. Each weight is shown with what the
     other words give, because some heads give the same weight whoever asks.
     """
-    if save is not None and (save.is_dir() or not save.parent.is_dir()):
-        stop(f"--save: {save} cannot be written: it is a folder, or its folder is not there")
+    files = {"--save": save, "--html": html, "--png": png, "--svg": svg, "--pdf": pdf}
+    expect_folders(files)
     seen = run(words(text), model)
     if save is not None:
         with refusing(OSError):
             seen.save(save)
         typer.echo(f"saved {save} ({save.stat().st_size / 1e6:.1f} MB)", err=True)
     show(seen, source, to, by, layer, head, top, as_json)
+    write(seen, source, to, by, layer, head, top, kind, files)
 
 
 @app.command(name="open")
@@ -171,13 +180,21 @@ def open_(
     head: Head = None,
     top: Top = None,
     as_json: Json = False,
+    html: Html = None,
+    png: Png = None,
+    svg: Svg = None,
+    pdf: Pdf = None,
+    kind: Drawn = Kind.words,
 ) -> None:
     """Show a saved recording; needs neither the model nor PyTorch."""
     from regard.recording.file import load
 
     with refusing(OSError, ValueError):
         seen = load(file)
+    files = {"--html": html, "--png": png, "--svg": svg, "--pdf": pdf}
+    expect_folders(files)
     show(seen, source, to, by, layer, head, top, as_json)
+    write(seen, source, to, by, layer, head, top, kind, files)
 
 
 @app.command()
@@ -328,30 +345,3 @@ def run(text: str, which: str | None) -> "Recording":
             model(**inputs)
     seen.model = name
     return seen
-
-
-@contextmanager
-def refusing(*kinds: type[Exception]) -> Iterator[None]:
-    """Turn an error that tells the user something into one line and exit code 2."""
-    try:
-        yield
-    except kinds as error:
-        stop(str(error))
-
-
-def stop(message: str) -> NoReturn:
-    """Say what is wrong and what to do, and end with exit code 2."""
-    typer.echo(f"regard: {message}", err=True)
-    raise typer.Exit(2)
-
-
-@contextmanager
-def working(what: str, wanted: bool) -> Iterator[None]:
-    """A sign of life on a terminal while something takes seconds; nothing elsewhere."""
-    if not (wanted and sys.stderr.isatty()):
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(f"{what} …"):
-        yield

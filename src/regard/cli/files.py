@@ -1,0 +1,73 @@
+"""What the command can write beside what it prints: a page, and figures."""
+
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli.manners import refusing, stop
+
+if TYPE_CHECKING:
+    from regard.recording.recording import Recording
+
+
+class Kind(StrEnum):
+    """What a figure shows."""
+
+    words = "words"
+    matrix = "matrix"
+    heads = "heads"
+    lines = "lines"
+    calculation = "calculation"
+
+
+Html = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Also write a page for any browser; it needs no network."),
+]
+Png = Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw a figure.")]
+Svg = Annotated[Path | None, typer.Option(metavar="FILE", help="The same as SVG, in vectors.")]
+Pdf = Annotated[Path | None, typer.Option(metavar="FILE", help="The same as PDF, with its fonts.")]
+Drawn = Annotated[Kind, typer.Option("--kind", help="What the figure shows.", show_choices=True)]
+
+
+def expect_folders(files: dict[str, Path | None]) -> None:
+    """Refuse what cannot be written before any work is done."""
+    for name, path in files.items():
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            stop(f"{name}: {path} cannot be written: it is a folder, or its folder is not there")
+        if name in ("--png", "--svg", "--pdf") and path is not None:
+            if path.suffix.lower() != name.replace("--", "."):
+                stop(f"{name}: {path} does not end in {name.replace('--', '.')}")
+            if find_spec("matplotlib") is None:
+                stop("figures need matplotlib: pip install 'regard[plot]'")
+
+
+def write(
+    seen: "Recording",
+    source: str | None,
+    target: str | None,
+    by: Any,
+    layer: int | None,
+    head: int | None,
+    top: int | None,
+    kind: Kind,
+    files: dict[str, Path | None],
+) -> None:
+    """Write the page and the figures that were asked for."""
+    with refusing(OSError, ValueError):
+        if (page := files["--html"]) is not None:
+            seen.to_html(page, source, target)
+            typer.echo(f"wrote {page} ({page.stat().st_size / 1e6:.1f} MB)", err=True)
+        for name in ("--png", "--svg", "--pdf"):
+            if (path := files[name]) is not None:
+                from regard.views.figure import save, to_figure
+
+                figure = to_figure(
+                    seen, source, target, kind=kind.value, layer=layer, head=head, by=by.value,
+                    top=top or 10,
+                )  # fmt: skip
+                save(figure, path)
+                typer.echo(f"wrote {path}", err=True)

@@ -1,0 +1,35 @@
+"""How the command behaves: errors in one line, and a sign of life while something takes seconds."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import typer
+
+
+@contextmanager
+def refusing(*kinds: type[Exception]) -> Iterator[None]:
+    """Turn an error that tells the user something into one line and exit code 2."""
+    try:
+        yield
+    except kinds as error:
+        stop(str(error))
+
+
+def stop(message: str) -> NoReturn:
+    """Say what is wrong and what to do, and end with exit code 2."""
+    typer.echo(f"regard: {message}", err=True)
+    raise typer.Exit(2)
+
+
+@contextmanager
+def working(what: str, wanted: bool) -> Iterator[None]:
+    """A sign of life on a terminal while something takes seconds; nothing elsewhere."""
+    if not (wanted and sys.stderr.isatty()):
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{what} …"):
+        yield
