@@ -7,7 +7,7 @@
 
 #include "plain.h"
 #include "few.h"
-#include "panel.h"
+#include "logs.h"
 
 namespace regard {
 namespace {
@@ -225,10 +225,7 @@ int tile(const Problem& p, const Tile& t, const Unit& unit, char* workspace) {
               [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / t.rows, t.row_begin + n % t.rows); },
               space.scores);
     const Pieces<F>& piece = pieces<F>(panel.rows);
-    for (int i = 0; i < width<F>; ++i) {
-      const Row& row = panel.row[i];
-      lse.set(i, i < panel.rows && t.what == weights ? read(row_of(p.lse, p, row.item, row.head, row.query), p.lse.type) : 0);
-    }
+    if (t.what == weights) find_logs(p, panel, e, {space.scores, space.bias, space.key_block, space.words}, lse);
     for (int64_t at = t.key_begin / block * block; at < last; at += block) {
       int from = int(t.key_begin > at ? t.key_begin - at : 0), to = int(last - at < block ? last - at : block);
       find_words(p, panel.row, panel.rows, at, *space.words, space.bias);
@@ -238,7 +235,7 @@ int tile(const Problem& p, const Tile& t, const Unit& unit, char* workspace) {
         const F* keys = get_block(p.key, key_rows + at * p.key.row, count, p.D, p.D, space.key_block, &key_row);
         piece.scores(keys, key_row, panel.query, p.D, space.scores, low, high);
         if (e.bend) piece.bend(space.scores, e.scale, F(p.softcap), p.bias ? space.bias : nullptr, low, high, nullptr);
-        if (t.what == weights) piece.rebuild(space.scores, e.exact, lse, nullptr, low, high);
+        if (t.what == weights) piece.rebuild(space.scores, e.factor, lse, nullptr, low, high);
         for (int64_t n = low * width<F>; t.what == scores && n < high * width<F>; ++n) space.scores[n] *= F(e.to_natural);
       }
       for (int i = 0; i < panel.rows; ++i) write_lane(p, t, panel.row[i], space.words->row[i], space.scores + i, at, from, to);

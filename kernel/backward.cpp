@@ -7,7 +7,7 @@
 // that bits do not depend on how the work was cut. Masked places add exact zeros, whatever they hold.
 #include "attention.h"
 
-#include "panel.h"
+#include "logs.h"
 
 namespace regard {
 namespace {
@@ -82,20 +82,20 @@ bool tame_row(const char* row, const Array& a, int64_t columns, int64_t size, F*
 
 // What a panel's rows need beside their queries.
 template <class F>
-void begin_rows(const Problem& p, const Gradients& g, const Space<F>& s, Rows<F>& panel) {
+void begin_rows(const Problem& p, const Gradients& g, const Space<F>& s, Rows<F>& panel, const Exponent<F>& e) {
+  find_logs(p, panel, e, {s.scores, s.bias, s.key_block, s.words}, panel.lse);
   pack_lanes(p, g.output, panel.row, panel.rows, p.V, F(1), panel.grad, s.scratch);
   memset(panel.grad_query, 0, rounded_up(p.D, step) * width<F> * sizeof(F));
   panel.any_spoiled = false;
   for (int i = 0; i < width<F>; ++i) {
-    panel.lse.set(i, 0), panel.delta[i] = 0, panel.spoiled[i] = 1;
+    panel.delta[i] = 0, panel.spoiled[i] = 1;
     if (i >= panel.rows) continue;
     const Row& row = panel.row[i];
     auto at = [&](const Array& a) { return row_of(a, p, row.item, row.head, row.query); };
-    double lse = read(at(p.lse), p.lse.type), delta = g.lse ? -read(at(g.lse), g.lse.type) : 0;
+    double delta = g.lse ? -read(at(g.lse), g.lse.type) : 0;
     const char *grad = at(g.output), *output = at(p.output);
     for (int64_t c = 0; c < p.V; ++c)
       delta += read(grad + c * g.output.column, g.output.type) * read(output + c * p.output.column, p.output.type);
-    panel.lse.set(i, lse);
     panel.delta[i] = F(delta);
     tame_row(at(p.query), p.query, p.D, s.D, panel.query_rows + i * s.D);
     if (!tame_row(grad, g.output, p.V, s.V, panel.grad_rows + i * s.V)) panel.spoiled[i] = NAN, panel.any_spoiled = true;
@@ -172,7 +172,7 @@ void panel_block(const Problem& p, const Gradients& g, const Space<F>& s, Rows<F
   F* slope = p.softcap ? s.slope : nullptr;
   piece.scores(b.keys, b.key_row, panel.query, p.D, s.scores, from, to);
   if (e.bend) piece.bend(s.scores, e.scale, F(p.softcap), p.bias ? s.bias : nullptr, from, to, slope);
-  piece.rebuild(s.scores, e.exact, panel.lse, words, from, to);
+  piece.rebuild(s.scores, e.factor, panel.lse, words, from, to);
   piece.scores(b.values, b.value_row, panel.grad, p.V, s.grads, from, to);
   const F* weights = s.scores;
   if (p.dropout || panel.any_spoiled) {
@@ -213,7 +213,7 @@ void part(const Problem& p, const Gradients& g, const Part& part, char* workspac
     for (int64_t r = rows; r < unit.end && used < s.panels; r += width<F>, ++used) {
       Rows<F>& panel = s.panel[used];
       panel.set(p, r, unit.end, [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / p.T, n % p.T); }, s.scratch);
-      begin_rows(p, g, s, panel);
+      begin_rows(p, g, s, panel, e);
       if (panel.begin < begin) begin = panel.begin;
       if (panel.end > end) end = panel.end;
     }

@@ -5,7 +5,7 @@
 // constant, and sums by distance are plain unaligned additions. Within a block sums are of F; beyond it float64, in one order.
 #include "attention.h"
 
-#include "panel.h"
+#include "logs.h"
 
 namespace regard {
 namespace {
@@ -27,6 +27,7 @@ struct Space {
   F *by_key, *by_distance;                      // a block's sums: (block, lanes of one vector), (block + width)
   Words<F>* words;
   F *received, *key_share[2], *along, *step_share[2];  // for lift: totals, and 1 / (count - 1), 1 / count
+  Scratch<F> scratch() const { return {scores, bias, key_block, words}; }
   F *rank, *best, *best_weight;                 // (block, width) and (k, width)
   int64_t* best_key;
 
@@ -59,15 +60,15 @@ struct Space {
 // Rows [first, first + width) of one head, the last of them in lane 0.
 template <class F>
 void set_rows(const Problem& p, Rows<F>& panel, const Array& real, const Array& ids, int64_t item, int64_t head, int64_t first,
-              F* scratch) {
+              const Exponent<F>& e, const Scratch<F>& scratch) {
   int64_t past = p.T < first + width<F> ? p.T : first + width<F>;
-  panel.set(p, first, past, [&](int64_t n) { return make_row(p, item, head, past - 1 - (n - first)); }, scratch);
+  panel.set(p, first, past, [&](int64_t n) { return make_row(p, item, head, past - 1 - (n - first)); }, scratch.scores);
+  find_logs(p, panel, e, scratch, panel.lse);
   panel.last = past - 1, panel.real = 0;
   for (int i = 0; i < width<F>; ++i) {
-    panel.lse.set(i, 0), panel.counted[i] = 0, panel.id[i] = 0;
+    panel.counted[i] = 0, panel.id[i] = 0;
     if (i >= panel.rows) continue;
     int64_t query = panel.row[i].query;
-    panel.lse.set(i, read(row_of(p.lse, p, item, head, query), p.lse.type));
     bool counts = !real || at_item(real, p, item)[query * real.row] != 0;
     panel.counted[i] = counts, panel.real += counts;
     if (ids) panel.id[i] = typename Lanes<F>::Bits(read_int(at_item(ids, p, item) + query * ids.row));
@@ -97,7 +98,7 @@ bool block_scores(const Problem& p, const Space<F>& s, Rows<F>& panel, const Exp
 
 // Adds one panel's weights for a block to the block's sums, and to each row's Σ w log2 w and Σ w on keys of its own id.
 template <int vectors, class F>
-[[gnu::noinline]] void add_weights(const Space<F>& s, const Rows<F>& panel, double factor, const Words<F>* words,
+[[gnu::noinline]] void add_weights(const Space<F>& s, const Rows<F>& panel, F factor, const Words<F>* words,
                                    const typename Lanes<F>::Bits* key_ids, F* spread, F* same, int from, int to) {
   constexpr int N = Lanes<F>::N;
   using V = Vector<F>;
@@ -169,7 +170,7 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
     double spread[s.panels][width<F>] = {};
     for (int64_t r = first; r < p.T && used < s.panels; r += width<F>, ++used) {
       Rows<F>& panel = s.panel[used];
-      set_rows(p, panel, out.real, out.row_ids, item, head, r, s.scores);
+      set_rows(p, panel, out.real, out.row_ids, item, head, r, e, s.scratch());
       if (panel.begin < begin) begin = panel.begin;
       if (panel.end > end) end = panel.end;
     }
@@ -188,7 +189,7 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
         F parts[width<F>], own[width<F>];
         memset(s.by_distance, 0, (block + width<F>) * sizeof(F));
         static constexpr decltype(&add_weights<1, F>) shapes[] = {add_weights<1, F>, add_weights<2, F>, add_weights<3, F>};
-        shapes[(panel.rows - 1) / N](s, panel, e.exact, words, out.same ? ids : nullptr, parts, own, from, to);
+        shapes[(panel.rows - 1) / N](s, panel, e.factor, words, out.same ? ids : nullptr, parts, own, from, to);
         for (int i = 0; i < panel.rows; ++i) spread[n][i] += parts[i], same += out.same ? own[i] : 0;
         int64_t shift = at - panel.last + p.T - 1;
         for (int64_t x = from; x < to + panel.rows - 1; ++x)
@@ -277,7 +278,7 @@ void top(const Problem& p, const Top& out, int64_t item, int64_t head, char* wor
   if (out.beyond) get_totals(p, *out.beyond, item, head, s);
   for (int64_t first = 0; first < p.T; first += width<F>) {
     Rows<F>& panel = s.panel[0];
-    set_rows(p, panel, out.beyond ? out.beyond->real : Array(), Array(), item, head, first, s.scores);
+    set_rows(p, panel, out.beyond ? out.beyond->real : Array(), Array(), item, head, first, e, s.scratch());
     for (int64_t n = 0; n < out.k * width<F>; ++n) s.best[n] = -INFINITY, s.best_weight[n] = 0, s.best_key[n] = -1;
     for (int64_t at = panel.begin / block * block; at < panel.end; at += block) {
       const F* keys = nullptr;
@@ -286,7 +287,7 @@ void top(const Problem& p, const Top& out, int64_t item, int64_t head, char* wor
       int from, to;
       if (!block_scores(p, s, panel, e, key_rows, at, &keys, &key_row, &all, &from, &to)) continue;
       const Words<F>* words = all ? nullptr : s.words;
-      pieces<F>(panel.rows).rebuild(s.scores, e.exact, panel.lse, words, from, to);
+      pieces<F>(panel.rows).rebuild(s.scores, e.factor, panel.lse, words, from, to);
       F most[width<F>];
       static constexpr decltype(&rank_weights<1, F>) shapes[] = {rank_weights<1, F>, rank_weights<2, F>, rank_weights<3, F>};
       shapes[(panel.rows - 1) / N](s, panel, out.beyond != nullptr, at, at - panel.last + p.T - 1, words, most, from, to);

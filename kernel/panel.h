@@ -158,7 +158,7 @@ template <class F> using Bend = void (*)(F*, F, F, const F*, int, int, F*);
 template <class F> using Mask = void (*)(F*, const Words<F>&, int, int);
 template <class F> using Exponentials = void (*)(F*, F, F*, F*, F*, int, int);
 
-template <class F> using Rebuild = void (*)(F*, double, const Logs<F>&, const Words<F>*, int, int);
+template <class F> using Rebuild = void (*)(F*, F, const Logs<F>&, const Words<F>*, int, int);
 
 // The pieces for panels of one, two or three vectors.
 template <class F>
@@ -186,13 +186,12 @@ struct Exponent {
   bool bend;
   F scale, factor;   // applied to the dot product; to (score - peak)
   double to_natural; // peak times this is in the units of lse
-  double exact;      // `factor`, unrounded
 };
 template <class F>
 Exponent<F> exponent(const Problem& p) {
   double size = p.scale < 0 ? -p.scale : p.scale;
   bool plain = !p.softcap && !p.bias && size > 1e-30 && size < 1e30;
-  return plain ? Exponent<F>{false, 1, F(size * log2_e), size, size * log2_e} : Exponent<F>{true, F(size), F(log2_e), 1, log2_e};
+  return plain ? Exponent<F>{false, 1, F(size * log2_e), size} : Exponent<F>{true, F(size), F(log2_e), 1};
 }
 
 }  // namespace

@@ -69,40 +69,28 @@ template <int vectors, class F>
   for (int v = 0; v < vectors; ++v) store(sums + v * N, load(sums + v * N) * load(alphas + v * N) + sum[v]);
 }
 
-// The lse of a panel's rows, in units of log 2 and in two parts. A weight is the difference of two numbers that may both be in
-// the hundreds: rounding either to float32 would show in every weight of the row.
+// The lse of a panel's rows, in two parts: the number of F nearest to it, in the units of scores, and what is left, in units of
+// log 2. A weight is the difference of a score and an lse, which may both be in the hundreds: what rounding the lse loses would
+// show in every weight of its row.
 template <class F>
 struct Logs {
-  F high[width<F>], low[width<F>];
-  double exact[width<F>];
-  void set(int lane, double lse) {
-    exact[lane] = lse == -INFINITY ? 0 : lse * log2_e;  // a row that attends nothing has no weights to rebuild
-    high[lane] = F(exact[lane]);
-    low[lane] = high[lane] - high[lane] == 0 ? F(exact[lane] - high[lane]) : 0;
+  F base[width<F>], rest[width<F>];
+  void set(int lane, double lse, double natural) {
+    if (lse == -INFINITY) lse = 0;  // a row that attends nothing has no weights to rebuild
+    base[lane] = F(lse / natural);
+    rest[lane] = base[lane] - base[lane] == 0 ? F((lse - base[lane] * natural) * log2_e) : 0;
   }
 };
 
 // log2 of the weights of one vector of scores.
 template <class F>
-inline Vector<F> log_weights(Vector<F> s, double factor, const Logs<F>& logs, int lane) {
-  if constexpr (sizeof(F) == 8) {
-    return s * splat(F(factor)) - load(logs.high + lane);
-  } else {
-#if defined(__FMA__) || defined(__aarch64__)
-    F high = F(factor), low = F(factor - high);
-    return (s * splat(high) - load(logs.high + lane)) + (s * splat(low) - load(logs.low + lane));
-#else
-    typedef double Wide __attribute__((vector_size(2 * REGARD_BYTES)));
-    Wide exact;
-    memcpy(&exact, logs.exact + lane, sizeof exact);
-    return __builtin_convertvector(__builtin_convertvector(s, Wide) * factor - exact, Vector<F>);
-#endif
-  }
+inline Vector<F> log_weights(Vector<F> s, F factor, const Logs<F>& logs, int lane) {
+  return (s - load(logs.base + lane)) * splat(factor) - load(logs.rest + lane);
 }
 
 // Scores become weights, 0 where `words` (null: all may attend) says that a row may not.
 template <int vectors, class F>
-[[gnu::noinline]] void rebuild(F* s, double factor, const Logs<F>& logs, const Words<F>* words, int from, int to) {
+[[gnu::noinline]] void rebuild(F* s, F factor, const Logs<F>& logs, const Words<F>* words, int from, int to) {
   constexpr int N = Lanes<F>::N;
   for (int j = from; j < to; ++j)
     for (int v = 0; v < vectors; ++v) {

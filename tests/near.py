@@ -76,7 +76,7 @@ def naive(judge: regard.Steps, query: Any, key: Any, value: Any, options: dict[s
         return output, weights, shares[..., -1], (peak + np.log(total))[..., 0]
 
 
-def judged(query: Any, key: Any, value: Any, *, weights: bool = True, **options: Any) -> Any:
+def judged(query: Any, key: Any, value: Any, **options: Any) -> Any:
     """Call `attention` and `look`, judge output, lse and weights, and return the output."""
     dtype = np.asarray(query).dtype
     judge = regard.steps(query, key, value, **options)
@@ -86,15 +86,14 @@ def judged(query: Any, key: Any, value: Any, *, weights: bool = True, **options:
     assert lse.dtype == (np.float64 if dtype == np.float64 else np.float32)
     near(output, judge.output, by_formula[0], dtype, "output")
     near(lse, judge.lse, by_formula[3], lse.dtype, "lse")
-    if weights:
-        look = regard.look(query, key, value, **without_dropout(options))
-        found = look.weights[...]
-        # A weight is e^(score - lse): the rounding of both is relative to them, not to the weight.
-        finite = np.abs(judge.lse[np.isfinite(judge.lse)])
-        more = min(float(finite.max(initial=0)), 10) / 2
-        near(found, judge.weights, by_formula[1], lse.dtype, "weights", more)
-        assert not found[~judge.allowed].any(), "a key that may not be attended has weight"
-        near(look.sink, judge.sink, by_formula[2], lse.dtype, "sink", more)
+    look = regard.look(query, key, value, **without_dropout(options))
+    found = look.weights[...]
+    # A weight is e^(score - lse): the rounding of both is relative to them, not to the weight.
+    finite = np.abs(judge.lse[np.isfinite(judge.lse)])
+    more = min(float(finite.max(initial=0)), 10) / 2
+    near(found, judge.weights, by_formula[1], lse.dtype, "weights", more)
+    assert not found[~judge.allowed].any(), "a key that may not be attended has weight"
+    near(look.sink, judge.sink, by_formula[2], lse.dtype, "sink", more)
     return output
 
 

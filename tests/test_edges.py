@@ -124,7 +124,7 @@ def test_what_is_attended_shows_in_its_row_only(place, bad, dtype):
         for row in range(23):
             if head not in heads or row not in rows:
                 assert same(output[1, head, row], clean[1, head, row])
-    judged(*spoilt.values(), softcap=3.0, **options, weights=False)
+    judged(*spoilt.values(), softcap=3.0, **options)
 
 
 @floats
@@ -172,13 +172,13 @@ def test_sinks_that_are_no_numbers():
     assert same(output[0], regard.attention(q, k, v)[0])
     assert np.isnan(output[1:]).all()
     assert not np.isfinite(lse[1:]).any()
-    judged(q, k, v, sinks=[-np.inf, np.nan, np.inf], weights=False)
+    judged(q, k, v, sinks=[-np.inf, np.nan, np.inf])
 
 
 def test_scores_beyond_their_width():
     # 1e25 · 1e25 overflows float32: the row is what IEEE arithmetic makes of it, and no other is.
     q, k, v = normal(14, (5, 7), (11, 7), (11, 3))
     q[2], k[4] = 1e25, 1e25
-    judged(q.astype(np.float64), k.astype(np.float64), v.astype(np.float64), weights=False)
+    judged(q.astype(np.float64), k.astype(np.float64), v.astype(np.float64))
     output = regard.attention(q, k, v)
     assert np.isfinite(output[[0, 1, 3, 4]]).all()
