@@ -2,16 +2,19 @@
 
 import json
 import re
+from pathlib import Path
 
+import axe_playwright_python
 import ml_dtypes
 import numpy as np
 import pytest
 from browser import Opened, started
-from embedded import recorded
+from embedded import CAT, recorded
 
 import regard
+from regard.recording.compare import compare as side_by_side
 from regard.views.answer import answer
-from regard.views.page import as_data, to_html
+from regard.views.page import as_data, compared_to_html, to_html
 
 HEADS, GROUPS, ROWS, KEYS, WIDTH, DEPTH = 6, 3, 7, 11, 5, 13
 
@@ -435,13 +438,9 @@ def test_hostile_tokens_are_shown_and_run_nowhere(opened, tmp_path):
         page.settle()
     for name in ("words", "ranking", "heads", "calculation", "lines", "matrix"):
         svg = page.page.evaluate("(name) => regard.picture(name)", name)
-        assert (
-            page.page.evaluate(
-                "(text) => new DOMParser().parseFromString(text, 'image/svg+xml').querySelectorAll('script, img, parsererror').length",
-                svg,
-            )
-            == 0
-        )
+        found = "querySelectorAll('script, img, parsererror').length"
+        parse = f"(text) => new DOMParser().parseFromString(text, 'image/svg+xml').{found}"
+        assert page.page.evaluate(parse, svg) == 0
     assert page.page.locator("img, iframe, b.bold, object").count() == 0
     assert page.page.locator("script").count() == 3
     assert page.page.title() == title
@@ -467,15 +466,11 @@ def test_the_page_may_load_nothing(cat):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 1240])
 def test_everybody_can_use_it(opened, cat, scheme, width):
-    import axe_playwright_python
-
     page = opened(cat, color_scheme=scheme, viewport={"width": width, "height": 800})
     for name in ("products", "softmax", "values"):
         page.page.locator(f"details[data-name={name}] summary").click()
         page.settle()
     assert page.page.evaluate("document.documentElement.scrollWidth") <= width
-    from pathlib import Path
-
     axe = Path(axe_playwright_python.__file__).parent / "axe.min.js"
     page.page.evaluate(axe.read_text())
     found = page.page.evaluate("axe.run()")
@@ -523,3 +518,26 @@ def test_layers_and_heads_are_chosen(opened, seen, tmp_path):
     assert "Not on this page: 70 of 72 heads" in page.text("#notes")
     with pytest.raises(ValueError, match="layers"):
         to_html(seen, tmp_path / "none.html", layers=[77])
+
+
+# ------------------------------------------------------------------------------ two side by side
+
+
+def test_two_recordings_side_by_side(opened, seen, tmp_path):
+    soft = recorded(CAT.replace("tired", "soft"))
+    found = side_by_side(seen, soft, "it", "cat")
+    page = opened(compared_to_html(found, tmp_path / "both.html"))
+    it, tom = seen["it"].positions[0], seen["cat"].positions[0]
+    weights = [x.layer(3).weights[0, 1, it, tom] for x in (seen, soft)]
+    assert [round(float(w), 2) for w in weights] == [0.49, 0.15]
+    assert page.sentence() == "“it” gives “cat” 49 %; with “soft” for “tired”, 15 %."
+    row = page.page.locator("#changed tbody tr").first
+    shown = [float(x.get_attribute("value")) for x in row.locator("data").all()]
+    assert shown == pytest.approx(weights, abs=1e-6)
+    page.page.get_by_role("button", name="after", exact=True).click()
+    page.page.mouse.move(5, 5)
+    assert page.sentence() == "“it” gives “cat” 15 %; not with “soft” for “tired”, 49 %."
+    page.page.locator("#changed tbody button").nth(1).click()
+    page.settle()
+    assert page.page.locator("#changed tr.chosen").count() == 1
+    page.quiet()

@@ -36,6 +36,15 @@ Examples:
   regard - --from it < story.txt
 """
 
+COMPARE = """
+Examples:
+
+\b
+  regard compare "The cat sat on the mat because it was tired." --swap tired=soft --from it
+  regard compare "The cat sat." --with "The dog sat."
+  regard compare "The cat sat." --other-model some/folder
+"""
+
 STEPS = """
 Example:
 
@@ -195,6 +204,59 @@ def open_(
     expect_folders(files)
     show(seen, source, to, by, layer, head, top, as_json)
     write(seen, source, to, by, layer, head, top, kind, files)
+
+
+@app.command(epilog=COMPARE)
+def compare(
+    text: Text,
+    swap: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OLD=NEW", help="Put NEW for OLD in the second text; may be repeated."
+        ),
+    ] = None,
+    other: Annotated[
+        str | None, typer.Option("--with", metavar="TEXT", help="The second text, whole.")
+    ] = None,
+    other_model: Annotated[
+        str | None, typer.Option(metavar="M", help="Run the second text in this model.")
+    ] = None,
+    source: From = None,
+    to: To = None,
+    top: Top = None,
+    model: Model = None,
+    as_json: Json = False,
+    html: Html = None,
+) -> None:
+    """Compare what heads read in two texts, or in two models.
+
+    The most honest look at what a head reads: change one word, and see which links change.
+    """
+    from regard.cli.comparing import second_text
+    from regard.recording.compare import compare as side_by_side
+    from regard.recording.words import WordError
+    from regard.views import compared, terminal
+
+    expect_folders({"--html": html})
+    first = words(text)
+    second = second_text(first, swap or [], other)
+    if second == first and other_model is None:
+        stop("nothing to compare: give --swap OLD=NEW, --with TEXT or --other-model M")
+    before = run(first, model)
+    after = run(second, other_model or model)
+    with refusing(WordError, ValueError):
+        found = side_by_side(before, after, source, to, top=top or 100)
+    if as_json:
+        print_json(compared.as_json(found, top or 100))
+    else:
+        shown = compared.changes(found, top or 10)
+        terminal.write(lambda pen: compared.draw(shown, pen))
+    if html is not None:
+        from regard.views.page import compared_to_html
+
+        with refusing(OSError, ValueError):
+            compared_to_html(found, html)
+        typer.echo(f"wrote {html} ({html.stat().st_size / 1e6:.1f} MB)", err=True)
 
 
 @app.command()

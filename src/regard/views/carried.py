@@ -172,7 +172,7 @@ def _chosen(
     for number, head in dict.fromkeys([*best, *every]):
         more = {n: set(heads) for n, heads in kept.items()}
         more.setdefault(number, set()).add(head)
-        tried = [part for x in layers if x.number in more for part in _of(x, more[x.number])]
+        tried = [part for x in layers if x.number in more for part in some_heads(x, more[x.number])]
         if expected(tried) > budget:
             break
         kept, found = more, tried
@@ -189,7 +189,7 @@ def _chosen(
     return found, f"{len(left)} of {len(every)} heads (layer.head {some}{more_left})"
 
 
-def _of(shown: Shown, heads: set[int]) -> list[Shown]:
+def some_heads(shown: Shown, heads: set[int]) -> list[Shown]:
     """A layer with the key heads that serve these query heads."""
     *_, count, _, _ = shown.look.call.shape
     each = count // shown.look.call.key.shape[-3]

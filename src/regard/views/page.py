@@ -11,6 +11,7 @@ import html
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from os import PathLike
 from pathlib import Path
@@ -19,9 +20,12 @@ from typing import Any
 import numpy as np
 
 from regard.core.look import Look
+from regard.core.tiles import part
+from regard.recording.compare import Compared
 from regard.recording.recording import Recording
 from regard.recording.words import Text, Word
-from regard.views.carried import PAIRS, Shown, Source, carry
+from regard.views.carried import PAIRS, Shown, Source, carry, some_heads
+from regard.views.compared import difference
 from regard.views.labels import visible
 from regard.views.opening import opening
 from regard.views.overview import MEASURES
@@ -32,9 +36,11 @@ BUDGET = 24_000_000  # bytes
 FILES = Path(__file__).parent / "page"
 # Each file after those that it leans on.
 SCRIPTS = (
-    "data", "attention", "groups", "palette", "say", "state", "dom", "words", "ranking", "heads",
-    "calculation", "lines", "save", "controls", "plane", "matrix", "main",
+    "data", "attention", "groups", "palette", "say", "state", "dom", "compare", "words", "ranking",
+    "heads", "calculation", "lines", "save", "controls", "plane", "matrix", "main",
 )  # fmt: skip
+MEASURED = {name: meaning for name, (_, meaning) in MEASURES.items()}
+MOVED = {"moved": "half the sum of the differences of a row's weights, in the two recordings"}
 STEPS = 100  # shades from the ground to a pole
 
 
@@ -81,8 +87,66 @@ def to_html(
     carried = _only(carried, layers, heads)
     places = _places(seen, item, ends)
     start, best = opening(carried, *places)
-    header, arrays = carry(carried, budget - 400_000 if budget > 800_000 else budget // 2, best)
-    page = document(header | {"open": start}, arrays.lines)
+    header, arrays = carry(carried, _room(budget), best)
+    return _written(document(header | {"open": start}, arrays.lines), path)
+
+
+def compared_to_html(
+    compared: Compared,
+    path: str | PathLike[str] | None = None,
+    *,
+    budget: int = BUDGET,
+    top: int = 40,
+) -> str | Path:
+    """Write a page about two recordings: each link in both, and what changed most.
+
+    Args:
+        compared: what `regard.recording.compare.compare` gives.
+        path: the file to write; without it the page is returned as text.
+        budget: bytes that the page may take.
+        top: so many changed links are listed.
+    """
+    source = _of_both(compared)
+    links = compared.links[:top]
+    best = [(int(link["layer"]), int(link["head"])) for link in compared.links]
+    header, arrays = carry(source, _room(budget), best)
+    moved = {(int(h["layer"]), int(h["head"])): float(h["moved"]) for h in compared.heads}
+    for row in header["measures"]:
+        row["moved"] = round(moved.get((int(row["layer"]), int(row["head"])), 0.0), 6)
+    firsts = [{w[side].positions[0]: w[side] for w in compared.words} for side in (0, 1)]
+    start: dict[str, Any] = {"kind": "before"}
+    if len(links):
+        start |= {name: int(links[0][name]) for name in ("layer", "head")}
+        start |= {
+            end: list(firsts[0][int(links[0][name])].positions)
+            for end, name in (("from", "query"), ("to", "key"))
+        }
+    header |= {
+        "open": start,
+        "compare": {
+            "difference": difference(compared),
+            "pairs": [[list(old.positions), list(new.positions)] for old, new in compared.words],
+            "links": [
+                {
+                    "layer": int(link["layer"]),
+                    "head": int(link["head"]),
+                    "from": list(firsts[0][int(link["query"])].positions),
+                    "to": list(firsts[0][int(link["key"])].positions),
+                    "weights": [float(link["weight"]), float(link["weight2"])],
+                }
+                for link in links
+            ],
+        },
+    }
+    return _written(document(header, arrays.lines, MEASURED | MOVED), path)
+
+
+def _room(budget: int) -> int:
+    """What arrays may take of a budget, beside the page itself."""
+    return budget - 400_000 if budget > 800_000 else budget // 2
+
+
+def _written(page: str, path: str | PathLike[str] | None) -> str | Path:
     if path is None:
         return page
     written = Path(path)
@@ -91,6 +155,26 @@ def to_html(
 
 
 # ------------------------------------------------------------------------------ what is carried
+
+
+def _of_both(compared: Compared) -> Source:
+    """Two recordings as two kinds of attention, `before` and `after`."""
+    sides = [_of_recording(one, 0) for one in (compared.before, compared.after)]
+    layers: list[Shown] = []
+    texts, never = {}, {}
+    for name, source, one in zip(("before", "after"), sides, compared[:2], strict=True):
+        main = one.run.main
+        texts[name], never[name] = source.texts[main], source.never[main]
+        layers += [
+            replace(shown, kind=name, rows=name, keys=name)
+            for shown in source.layers
+            if shown.kind == main
+        ]
+    checks = [source.check for source in sides]
+    worst = max(checks, key=lambda check: check.relative / check.bound)
+    models = " · ".join(dict.fromkeys(source.described for source in sides))
+    notes = list(dict.fromkeys(note for source in sides for note in source.notes))
+    return Source(sides[0].model, models, worst, layers, texts, never, sides[0].measures, notes)
 
 
 def _of_recording(seen: Recording, item: int) -> Source:
@@ -151,8 +235,6 @@ def _labelled(names: list[str]) -> Text:
 
 def _single(look: Look, item: tuple[int, ...]) -> Look:
     """One batch item of a look, without batch axes."""
-    from regard.core.tiles import part
-
     call = look.call
     one = part(call, look._lse, item)
     offset = np.broadcast_to(np.asarray(call.query_offset), call.batch)[item]
@@ -166,13 +248,9 @@ def _single(look: Look, item: tuple[int, ...]) -> Look:
 
 def _only(source: Source, layers: Sequence[int] | None, heads: Sequence[int] | None) -> Source:
     """The layers and heads that were asked for; the page says that others are not on it."""
-    from dataclasses import replace
-
-    from regard.views.carried import _of
-
     kept = [x for x in source.layers if layers is None or x.number in set(layers)]
     if heads is not None:
-        kept = [part for x in kept for part in _of(x, set(heads) & set(x.heads.tolist()))]
+        kept = [few for x in kept for few in some_heads(x, set(heads) & set(x.heads.tolist()))]
     if not kept:
         known = sorted({x.number for x in source.layers})
         raise ValueError(
@@ -206,7 +284,9 @@ def _places(seen: Recording | Look, item: int, ends: Sequence[Any]) -> list[list
 # ----------------------------------------------------------------------------------- the document
 
 
-def document(header: dict[str, Any], lines: Sequence[str]) -> str:
+def document(
+    header: dict[str, Any], lines: Sequence[str], measured: dict[str, str] = MEASURED
+) -> str:
     """The page that shows this."""
     style, script = _style(), _script()
     policy = (
@@ -218,7 +298,7 @@ def document(header: dict[str, Any], lines: Sequence[str]) -> str:
         "title": html.escape(f"regard · {header['model']}"),
         "style": style,
         "script": script,
-        "page": as_data(header | {"palette": _shades(), "measured": MEASURES}),
+        "page": as_data(header | {"palette": _shades(), "measured": measured}),
         "arrays": "\n".join(lines),
     }
     frame = (FILES / "index.html").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ Text objects, never markup, after `labels.visible` has taken from it what a term
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from io import StringIO
 from math import isnan
 from typing import Literal
@@ -30,10 +30,15 @@ FAINT = 0.075  # shades below this only make a text restless
 
 def show(shown: Scene | Overview, console: Console | None = None) -> None:
     """Print a view, by default to standard output, with what colours and characters that has."""
+    write(lambda pen: draw(shown, pen), console)
+
+
+def write(lines: Callable[[Pen], Iterator[Text]], console: Console | None = None) -> None:
+    """Print lines that are drawn with what the console has."""
     console = console or Console(highlight=False, markup=False, emoji=False)
     shades = console.color_system in ("truecolor", "256") and not console.no_color
     pen = Pen(max(console.width, 32), shades, ground(os.environ), console.encoding)
-    for line in draw(shown, pen):
+    for line in lines(pen):
         if not pen.shades:  # a shade may stand on a space
             line.rstrip()
         console.print(line, soft_wrap=True)

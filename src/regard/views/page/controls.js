@@ -2,10 +2,10 @@
 
 import { page } from "./data.js";
 import { byId, make } from "./dom.js";
-import { hash, onChange, pinning, preview, state, update, first } from "./state.js";
-import { everyHead } from "./state.js";
+import { everyHead, first, hash, onChange, pinning, preview, state, update } from "./state.js";
 import { layers } from "./attention.js";
 import { hasMaps, hasMeasures } from "./heads.js";
+import { compare, switched } from "./compare.js";
 import { find, focusWord, mark } from "./words.js";
 import { shade } from "./palette.js";
 import { toast } from "./save.js";
@@ -53,9 +53,8 @@ export function buildControls() {
     choice("Unit", "unit", [["word", "words"], ["token", "tokens"]]),
     choice("Scale", "scale", [["linear", "linear"], ["log", "log", "From 0.1 % to 100 %, in equal steps of a power"]]),
     ...(bare ? [check(sinks ? "without special tokens and sinks" : "without special tokens", "bare", "Leaves them out and gives what they got to the others in proportion: no longer the model's weights")] : []),
-    make("span", { class: "space" }),
-    make("button", { onclick: copyLink }, "Copy link"),
-    make("button", { onclick: showKeys, title: "All keys (?)", ariaLabel: "All keys" }, "?"),
+    make("span", { class: "inline last" }, make("button", { onclick: copyLink }, "Copy link"),
+      make("button", { onclick: showKeys, title: "All keys (?)", ariaLabel: "All keys" }, "?")),
   );
   byId("list-of").append(choice("The list", "list", [["best", "best heads", "Each word in the head that gives it most"], ["heads", "chosen heads", "Only the heads that are chosen below"]]));
   const all = make("button", { title: "All heads together", onclick: () => update({ heads: everyHead(), list: "heads" }) }, "all heads");
@@ -83,6 +82,7 @@ function sync() {
 }
 
 function otherKind(kind) {
+  if (compare && kind !== state.kind && switched(kind)) return switched(kind);
   const [head] = everyHead(kind);
   return { ...first, kind, heads: [head], ...pinning([layers[head[0]].said.offset], { ...first, kind, heads: [head], direction: "reads" }) };
 }

@@ -4,6 +4,7 @@ import { page } from "./data.js";
 import { byId, make } from "./dom.js";
 import { isPreview, onChange, readHash, seen } from "./state.js";
 import { layers } from "./attention.js";
+import { drawChanges } from "./compare.js";
 import { drawWords, sentence } from "./words.js";
 import { beside, drawRanking, drawsRanking, removedMass } from "./ranking.js";
 import { drawHeads } from "./heads.js";
@@ -35,6 +36,7 @@ function draw(changed) {
   const previewed = isPreview();
   document.body.classList.toggle("previewing", previewed);
   drawFinding();
+  if (!previewed) drawChanges();
   drawWords();
   if (drawsRanking(changed, previewed)) drawRanking();
   drawHeads();

@@ -2,6 +2,7 @@
 
 import { byId, make, nextByArrow, rove } from "./dom.js";
 import { chosenLink, isPreview, linksIn, pinning, preview, seen, state, update } from "./state.js";
+import { compare, counterpart, elsewhere } from "./compare.js";
 import { labelOf, unitsOf } from "./groups.js";
 import { FAINT, scaled, shade } from "./palette.js";
 import { exact, percent, points, where } from "./say.js";
@@ -25,20 +26,23 @@ export function drawWords() {
   const name = `${now.kind} ${now.unit} ${now.direction}`;
   if (built !== name) build(now);
   built = name;
-  const links = linksIn(now, now.heads, now.how);
-  const largest = Math.max(1e-12, ...links.map((one) => Math.abs(one[now.measure]) || 0));
   const names = !isPreview(); // while something is hovered nobody is read to
-  for (const block of blocks) for (const chip of block.chips) paint(chip, now, links, largest, block, names);
+  const own = withLinks(now);
+  for (const block of blocks) {
+    const shown = block.other ? withLinks(counterpart(now)) : own;
+    for (const chip of block.chips) paint(chip, shown, block, names);
+  }
 }
 
 function build(now) {
   blocks = [];
   const text = byId("text");
   text.replaceChildren();
-  const names = now.same ? [now.keyText] : [now.rowText, now.keyText];
+  const names = compare ? ["before", "after"] : now.same ? [now.keyText] : [now.rowText, now.keyText];
   for (const name of names) {
+    const other = compare !== null && name !== now.kind;
     const units = unitsOf(name, now.unit);
-    const pins = now.same || (name === now.rowText) === (now.direction === "reads");
+    const pins = now.same ? !other : (name === now.rowText) === (now.direction === "reads");
     const left = runsLeft(name), long = units.length > SHORT;
     const box = make("div", {
       class: `text${long ? " long" : units.length < 32 ? " short" : ""}`, role: "listbox",
@@ -57,19 +61,29 @@ function build(now) {
       if (!unit.spaced) box.append("\u2060");
       return chip;
     });
-    const block = { name, units, chips, pins, shades: now.same || !pins, left, long };
+    const block = { name, units, chips, pins, other, shades: now.same || !pins, left, long };
     blocks.push(block);
     listen(box, block);
-    if (names.length > 1) text.append(make("h3", {}, pins ? "asked" : "answering"));
+    if (compare) text.append(make("h3", {}, name === "before" ? "before" : `after: ${compare.difference}`));
+    else if (names.length > 1) text.append(make("h3", {}, pins ? "asked" : "answering"));
     text.append(box);
   }
 }
 
-function paint(chip, now, links, largest, block, names) {
+/** What is shown, with its links; of no counterpart nothing. */
+function withLinks(now) {
+  if (!now) return { pinned: [], picked: [], links: [], same: true };
+  const links = linksIn(now, now.heads, now.how);
+  const largest = Math.max(1e-12, ...links.map((one) => Math.abs(one[now.measure]) || 0));
+  return { ...now, links, largest };
+}
+
+function paint(chip, now, block, names) {
+  const { links, largest } = now;
   const unit = block.units[chip.dataset.n];
-  const own = block.pins && unit.positions.some((p) => now.pinned.includes(p));
+  const own = (block.pins || block.other) && unit.positions.some((p) => now.pinned.includes(p));
   const other = !block.pins || now.same ? unit.positions.some((p) => now.picked.includes(p)) : false;
-  const one = block.shades ? links[unit.number] : null;
+  const one = block.shades ? links[unit.number] ?? null : null;
   chip.classList.toggle("pinned", own);
   chip.classList.toggle("picked", other && !own);
   chip.setAttribute("aria-selected", own || other ? "true" : "false");
@@ -145,11 +159,7 @@ function listen(box, block) {
   box.addEventListener("focusout", () => preview(null));
 }
 
-let lastPreviewed = null;
-
 function previewOf(unit) {
-  if (lastPreviewed === unit && !state.pinned) lastPreviewed = null;
-  lastPreviewed = unit;
   preview(unit.positions.every((p) => pinnedNow().includes(p)) ? null : pinning(unit.positions));
 }
 
@@ -159,8 +169,14 @@ const pinnedNow = () => (state.direction === "reads" ? state.from : state.to);
 export function choose(unit, block, event) {
   const pinName = state.direction === "reads" ? "from" : "to";
   const otherName = state.direction === "reads" ? "to" : "from";
+  if (block.other) { // in the other text: look at it there
+    const { heads } = counterpart(seen()) ?? state;
+    const there = { ...state, kind: block.name, heads };
+    update({ kind: block.name, heads, ...pinning(unit.positions, there) });
+    return;
+  }
   if (!block.pins || event.ctrlKey || event.metaKey) {
-    if (!unit.positions.some((p) => block.pins && pinnedNow().includes(p))) pick(unit.positions, otherName);
+    if (!unit.positions.some((p) => block.pins && pinnedNow().includes(p))) update({ [otherName]: unit.positions });
     return;
   }
   if (event.shiftKey) {
@@ -171,11 +187,6 @@ export function choose(unit, block, event) {
     return;
   }
   update(pinning(unit.positions));
-}
-
-/** Choose the other end of the link, in its best head if that is what the ranking shows. */
-function pick(positions, name) {
-  update({ [name]: positions });
 }
 
 /** Put the one tab stop of the text on a word. */
@@ -210,6 +221,7 @@ export function sentence(now = seen()) {
   const one = chosenLink(now);
   const from = labelOf(now.rowText, now.from, now.unit), to = labelOf(now.keyText, now.to, now.unit);
   if (!one.allowed) return { one, parts: [[from, true], [" may not attend to "], [to, true], ["."]] };
+  if (compare) return { one, parts: [[from, true], [" gives "], [to, true], [` ${percent(one.weight)}${elsewhere(now) || "."}`]] };
   const beside = Number.isFinite(one.baseline)
     ? `; the others give it ${percent(one.baseline)}.` : "; there are no others to compare it with.";
   return { one, parts: [[from, true], [" gives "], [to, true], [` ${percent(one.weight)}${beside}`]] };
