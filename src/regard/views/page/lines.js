@@ -11,10 +11,10 @@ import { exact, where } from "./say.js";
 const LINE = 24; // pixels a token
 const LEAST = 0.004; // fainter lines cannot be seen
 const BEYOND = 6; // tokens drawn beyond what is in sight
+const TOGETHER = 40; // longer texts have the two words of the link side by side
 const MOST = 900; // tokens that are laid out at once; of longer texts those around the pinned one
 
 let hovered = null; // { side, n }
-let layerDrawn = -1;
 let frame = null;
 
 export function drawLines(previewed) {
@@ -22,7 +22,6 @@ export function drawLines(previewed) {
   const [l] = now.heads[0];
   if (previewed) return; // what is hovered elsewhere would make everything here jump
   if (!byId("lines-controls").childElementCount) controls();
-  layerDrawn = l;
   sync(now, l);
   scene(now, l);
 }
@@ -90,17 +89,19 @@ function scene(now, l) {
   const width = Math.max(box.clientWidth, 240);
   const gap = Math.max(70, Math.min(420, width * 0.44));
   const side = (width - gap) / 2;
-  const height = Math.max(left.length, right.length) * LINE;
+  const tops = besideEachOther(left, right, now);
+  const height = Math.max(left.length * LINE + tops[0], right.length * LINE + tops[1]);
+  const link = `${now.from} ${now.to}`;
   const old = box.querySelector(".scroller");
+  const kept = old && frame.link === link ? old.scrollTop : null;
   const scroller = make("div", { class: "scroller scrolls", tabIndex: 0, role: "region" });
   scroller.setAttribute("aria-label", "Lines between tokens");
   const svg = makeSvg("svg", { width: width - 4, height, role: "img", "aria-label": "Each line is a weight" });
-  scroller.append(column(left, "left", side, now, l), column(right, "right", side, now, l), svg);
+  scroller.append(column(left, "left", side, now, tops[0]), column(right, "right", side, now, tops[1]), svg);
   scroller.style.setProperty("--tall", `${height}px`);
   box.replaceChildren(make("div", { class: "heading" }, make("span", {}, "reads"), make("span", {}, "is read")), scroller);
-  frame = { now, l, left, right, svg, side, gap, scroller };
-  if (old) scroller.scrollTop = old.scrollTop;
-  else scroller.scrollTop = Math.max(0, left.findIndex((unit) => now.from.includes(unit.positions[0])) * LINE - 200);
+  frame = { now, l, left, right, svg, side, gap, scroller, tops, link };
+  scroller.scrollTop = kept ?? Math.max(0, left.findIndex((unit) => now.from.includes(unit.positions[0])) * LINE + tops[0] - 200);
   scroller.addEventListener("scroll", () => requestAnimationFrame(lines));
   lines();
 }
@@ -113,9 +114,17 @@ function around(units, pinned) {
   return units.slice(first, first + MOST);
 }
 
-function column(units, side, width, now, l) {
+/** Where the columns begin: in a long text such that the two words of the link are side by side. */
+function besideEachOther(left, right, now) {
+  if (Math.max(left.length, right.length) <= TOGETHER) return [0, 0];
+  const place = (units, positions) => Math.max(0, units.findIndex((unit) => unit.positions.includes(positions[0])));
+  const shift = (place(left, now.from) - place(right, now.to)) * LINE;
+  return [Math.max(0, -shift), Math.max(0, shift)];
+}
+
+function column(units, side, width, now, top) {
   const pinned = side === "left" ? now.from : now.to;
-  const box = make("div", { class: `column ${side}`, style: { inlineSize: `${width}px` }, role: "listbox" });
+  const box = make("div", { class: `column ${side}`, style: { inlineSize: `${width}px`, insetBlockStart: `${top}px` }, role: "listbox" });
   box.setAttribute("aria-label", side === "left" ? "Tokens that read" : "Tokens that are read");
   units.forEach((unit, n) => {
     const own = unit.positions.some((p) => pinned.includes(p));
@@ -151,9 +160,9 @@ function column(units, side, width, now, l) {
 /** The lines of the tokens in sight; each head's in one path for each strength. */
 function lines() {
   if (!frame?.svg.isConnected) return;
-  const { now, l, left, right, svg, side, gap, scroller } = frame;
+  const { now, l, left, right, svg, side, gap, scroller, tops } = frame;
   const layer = layers[l], heads = layer.said.heads.length;
-  const first = Math.max(0, Math.floor(scroller.scrollTop / LINE) - BEYOND);
+  const first = Math.max(0, Math.floor((scroller.scrollTop - tops[0]) / LINE) - BEYOND);
   const past = first + Math.ceil(scroller.clientHeight / LINE) + 2 * BEYOND;
   const chosen = on(now, l);
   const place = new Map(right.map((unit, n) => [unit.number, n]));
@@ -164,13 +173,13 @@ function lines() {
     if (!only && hovered?.side !== "right") continue;
     for (let h = 0; h < heads; h++) {
       if (!chosen.has(h)) continue;
-      for (const [unit, weight] of strongest(layer, h, left[n], now, l)) {
+      for (const [unit, weight] of strongest(layer, h, left[n], now)) {
         const to = place.get(unit.number);
         if (to === undefined || (hovered?.side === "right" && hovered.n !== to)) continue;
         const level = Math.min(20, Math.ceil(weight * 20));
         const own = hovered || left[n].positions.some((p) => now.from.includes(p));
         const name = `${h} ${own ? level : -level}`;
-        const [y, y2] = [(n + 0.5) * LINE, (to + 0.5) * LINE];
+        const [y, y2] = [tops[0] + (n + 0.5) * LINE, tops[1] + (to + 0.5) * LINE];
         paths.set(name, `${paths.get(name) ?? ""}M${side} ${y}C${side + gap / 2} ${y} ${side + gap / 2} ${y2} ${side + gap} ${y2}`);
         if (hovered) {
           const [where, which] = hovered.side === "left" ? ["right", to] : ["left", n];

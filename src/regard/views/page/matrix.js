@@ -13,6 +13,7 @@ import { exact, points, quoted } from "./say.js";
 const LABELLED = 11; // pixels a cell, from which on tokens stand beside it
 const MARGIN = 26;
 const WIDE = 96;
+const END = 14; // so that the last tick is not cut off
 
 let canvas = null, stop = null, held = null, drag = null, cursor = null, drawn = "";
 
@@ -25,8 +26,8 @@ export function drawMatrix(previewed) {
   drawn = name;
   stop?.();
   const size = layout(now);
-  stop = pool(now, size.frame, (cells) => {
-    held = { now: { ...now }, ...size, cells };
+  stop = pool(now, size.frame, (cells, share) => {
+    held = { now: { ...now }, ...size, cells, share };
     held.image = picture(held);
     paint();
   });
@@ -51,7 +52,7 @@ function build() {
 function layout(now) {
   const ratio = window.devicePixelRatio || 1;
   const box = byId("plane").clientWidth || 300;
-  const most = Math.min(box - MARGIN, 620);
+  const most = Math.min(box - MARGIN - END, 620);
   const frame = frameOf(now, Math.floor(most * ratio));
   const longest = Math.max(frame.rows, frame.keys);
   let cell = Math.min((most - WIDE) / longest, 34);
@@ -59,7 +60,7 @@ function layout(now) {
   if (!labelled) cell = most / longest;
   const margin = labelled ? WIDE : MARGIN;
   const [wide, tall] = [cell * frame.keys, cell * frame.rows];
-  canvas.width = Math.round((wide + margin) * ratio);
+  canvas.width = Math.round((wide + margin + END) * ratio);
   canvas.height = Math.round((tall + margin) * ratio);
   canvas.style.inlineSize = `${canvas.width / ratio}px`;
   canvas.style.blockSize = `${canvas.height / ratio}px`;
@@ -67,7 +68,7 @@ function layout(now) {
 }
 
 /** The cells, a pixel of the screen at a time: what may not be attended is hatched. */
-function picture({ now, frame, ratio, wide, tall, cells, cell }) {
+function picture({ now, frame, ratio, wide, tall, cells, cell, share }) {
   const [w, h] = [Math.max(1, Math.round(wide * ratio)), Math.max(1, Math.round(tall * ratio))];
   const image = new ImageData(w, h);
   const pixels = new Uint32Array(image.data.buffer);
@@ -79,7 +80,7 @@ function picture({ now, frame, ratio, wide, tall, cells, cell }) {
   const gap = cell >= 8 ? Math.max(1, Math.round(ratio)) : 0;
   const colours = Uint32Array.from(cells, (value) => Number.isNaN(value) ? 0
     : packed[Math.round(100 * (Math.max(-1, Math.min(1, scaled(value / largest, now.scale))) + 1))]);
-  for (let y = 0; y < h; y++) {
+  for (let y = 0; y < h * share; y++) { // what is not computed yet stays empty
     const at = Math.min(frame.down - 1, Math.floor((y * frame.down) / h)) * frame.across;
     for (let x = 0; x < w; x++) {
       const colour = colours[at + Math.min(frame.across - 1, Math.floor((x * frame.across) / w))];
