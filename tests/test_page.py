@@ -3,15 +3,19 @@
 import json
 import re
 from pathlib import Path
+from time import perf_counter
 
 import axe_playwright_python
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from browser import Opened, started
-from embedded import CAT, recorded
+from embedded import CAT, loaded, recorded
+from transformers import BartConfig, BartForConditionalGeneration, LlamaConfig, LlamaForCausalLM
 
 import regard
+from regard.recording.capture import record
 from regard.recording.compare import compare as side_by_side
 from regard.views.answer import answer
 from regard.views.page import as_data, compared_to_html, to_html
@@ -30,11 +34,15 @@ def opened(browser):
     """Open a file in a window of its own."""
     contexts = []
 
-    def open_(path, hash="", **how):
+    def window(path, **how):
         how = {"viewport": {"width": 1240, "height": 900}} | how
         contexts.append(browser.new_context(**how))
-        return Opened(contexts[-1].new_page(), path).open(hash)
+        return Opened(contexts[-1].new_page(), path)
 
+    def open_(path, hash="", **how):
+        return window(path, **how).open(hash)
+
+    open_.window = window
     yield open_
     for context in contexts:
         context.close()
@@ -540,4 +548,122 @@ def test_two_recordings_side_by_side(opened, seen, tmp_path):
     page.page.locator("#changed tbody button").nth(1).click()
     page.settle()
     assert page.page.locator("#changed tr.chosen").count() == 1
+    page.quiet()
+
+
+# --------------------------------------------------------------------------- models of other kinds
+
+
+def test_an_encoder_and_a_decoder(opened, tmp_path):
+    torch.manual_seed(0)
+    sizes = {"encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 31, "decoder_ffn_dim": 31}
+    heads = {"encoder_attention_heads": 3, "decoder_attention_heads": 3}
+    model = BartForConditionalGeneration(BartConfig(vocab_size=97, d_model=24, **sizes, **heads))
+    with torch.no_grad(), record(model.eval()) as seen:
+        source, target = torch.tensor([[5, 6, 7, 8, 9]]), torch.tensor([[2, 11, 12]])
+        model(input_ids=source, decoder_input_ids=target)
+    page = opened(to_html(seen, tmp_path / "bart.html"))
+    page.page.get_by_role("button", name="cross", exact=True).click()
+    page.settle()
+    blocks = [text.locator("bdi").all_inner_texts() for text in page.page.locator(".text").all()]
+    assert blocks == [["2", "11", "12"], ["5", "6", "7", "8", "9"]]
+    cross = next(layer for layer in seen.layers if layer.kind == "cross")
+    shown = page.page.evaluate(
+        "() => regard.layers.findIndex((layer) => layer.said.kind === 'cross')"
+    )
+    for row in range(3):
+        weights = page.page.evaluate("(a) => regard.weights(a[0], 1, a[1])", [shown, row])
+        assert weights == pytest.approx(list(cross.weights[0, 1, row]), abs=1e-6)
+    page.quiet()
+
+
+def test_heads_that_share_a_key_head_stand_together(opened, tmp_path):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=97, hidden_size=32, intermediate_size=41, num_hidden_layers=2,
+        num_attention_heads=8, num_key_value_heads=2, max_position_embeddings=64,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval().to(torch.bfloat16)
+    with torch.no_grad(), record(model) as seen:
+        model.generate(torch.tensor([[5, 6, 7, 8, 9]]), max_new_tokens=3, do_sample=False)
+    page = opened(to_html(seen, tmp_path / "llama.html"))
+    assert page.page.locator(".cell.begins").count() == 4
+    assert "serves 4 query heads" in page.text("#head-note")
+    look = seen.layers[1]
+    for row in range(look.shape[-2]):
+        found = page.page.evaluate("(row) => regard.weights(1, 5, row).map((x) => x || 0)", row)
+        assert found == pytest.approx(list(look.weights[0, 5, row].astype(float)), abs=1e-6)
+    page.quiet()
+
+
+def test_text_from_right_to_left_runs_so(opened, tmp_path):
+    words = ["החתול", "ישב", "על", "המחצלת"]
+    query, key, value = np.random.default_rng(1).standard_normal((3, 2, 4, WIDTH)).astype("f4")
+    page = opened(to_html(regard.look(query, key, value).labels(words, words), tmp_path / "x.html"))
+    assert page.page.locator("#text .text").get_attribute("dir") == "rtl"
+    boxes = [page.word(n).bounding_box()["x"] for n in range(4)]
+    assert boxes == sorted(boxes, reverse=True)
+    page.word(0).click()
+    page.page.keyboard.press("ArrowLeft")
+    assert page.sentence().startswith(f"“{words[1]}”")
+
+
+def test_a_notebook_shows_it_in_a_frame_of_its_own(opened, seen, tmp_path):
+    frames = [seen._repr_html_(), seen.item(0).layers[3]._repr_html_()]
+    sheet = tmp_path / "sheet.html"
+    sheet.write_text(f"<!doctype html><h1>mine</h1>{frames[0]}{frames[1]}", encoding="utf-8")
+    page = opened.window(sheet)
+    page.page.goto(f"file://{sheet}")
+    for n in range(2):
+        frame = page.page.frame_locator("iframe").nth(n)
+        frame.locator("#list tbody tr").first.wait_for()
+        frame.locator("#text .word").nth(2).click()
+        frame.locator("#text .word.pinned").first.wait_for()
+    assert page.errors == []
+    assert page.said == []
+    assert page.page.locator("h1").inner_text() == "mine"
+
+
+# -------------------------------------------------------------------------------------------- speed
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    text = " ".join(f"{CAT} {n}" for n in range(60))
+    model, tokenizer, name = loaded()
+    inputs = tokenizer(text, return_tensors="pt", truncation=True, max_length=512)
+    with torch.inference_mode(), record(model, tokenizer=tokenizer) as seen:
+        model(**inputs)
+    seen.model = name
+    begin = perf_counter()
+    path = to_html(seen, tmp_path_factory.mktemp("long") / "long.html")
+    return path, perf_counter() - begin
+
+
+HOVER = """async () => {
+  const words = [...document.querySelectorAll(".word")], took = [];
+  for (let n = 20; n < 60; n++) {
+    const begin = performance.now();
+    const over = new PointerEvent("pointerover", { bubbles: true, pointerType: "mouse" });
+    words[n].dispatchEvent(over);
+    await new Promise((done) => requestAnimationFrame(() => {
+      const after = new MessageChannel();
+      after.port1.onmessage = done;
+      after.port2.postMessage(0);
+    }));
+    took.push(performance.now() - begin);
+  }
+  return took.sort((a, b) => a - b)[took.length >> 1];
+}"""
+
+
+def test_512_tokens_and_72_heads_are_quick(opened, long):
+    path, seconds = long
+    assert path.stat().st_size < 24_000_000
+    assert seconds < 8  # 2 where nothing else runs
+    begin = perf_counter()
+    page = opened(path)
+    assert perf_counter() - begin < 8  # 2 where nothing else runs
+    assert page.page.locator("#text .word").count() > 400
+    assert page.page.evaluate(HOVER) < 200  # 50 where nothing else runs
     page.quiet()

@@ -84,7 +84,14 @@ function sync() {
 function otherKind(kind) {
   if (compare && kind !== state.kind && switched(kind)) return switched(kind);
   const [head] = everyHead(kind);
-  return { ...first, kind, heads: [head], ...pinning([layers[head[0]].said.offset], { ...first, kind, heads: [head], direction: "reads" }) };
+  const { offset } = layers[head[0]].said;
+  const base = { ...first, kind, heads: [head], direction: "reads" };
+  // The last token that has something to read: in order, the first ones see little.
+  for (let p = offset + layers[head[0]].rows - 1; p >= offset; p--) {
+    const change = pinning([p], base);
+    if (change.to) return { ...base, ...change };
+  }
+  return { ...base, from: [offset], to: [0] };
 }
 
 /** The same word the other way round. */

@@ -1,0 +1,51 @@
+"""The gallery is what its programs draw; a changed picture is written beside the old one."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import CHROMIUM
+from PIL import Image
+
+GALLERY = Path(__file__).parent.parent / "docs" / "gallery"
+FIGURES = ("words", "words-dark", "heads", "matrix", "lines", "calculation")
+PAGES = ("page", "page-dark", "page-narrow", "compare")
+
+
+def small(path):
+    """A picture in little: letters of another font look much the same in it."""
+    with Image.open(path) as image:
+        size = image.size
+        return size, np.asarray(image.convert("RGB").resize((48, 64), Image.Resampling.BOX), float)
+
+
+def drawn(program, folder):
+    done = subprocess.run(
+        [sys.executable, GALLERY / program, folder], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def compare(folder, names):
+    changed = []
+    for name in names:
+        (size, old), (new_size, new) = small(GALLERY / f"{name}.png"), small(folder / f"{name}.png")
+        near = abs(size[1] - new_size[1]) < 0.06 * size[1] and size[0] == new_size[0]
+        if not near or np.abs(old - new).mean() > 4:
+            shutil.copy(folder / f"{name}.png", GALLERY / f"{name}.changed.png")
+            changed.append(name)
+    assert changed == []
+
+
+def test_figures(tmp_path):
+    compare(drawn("figures.py", tmp_path), FIGURES)
+
+
+def test_pages(tmp_path):
+    if not CHROMIUM:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    compare(drawn("pages.py", tmp_path), PAGES)
