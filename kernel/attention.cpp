@@ -118,15 +118,11 @@ int finish(const Problem& p, typename Space<F>::Rows& panel, const Exponent<F>& 
   return flags;
 }
 
+// Sets up a unit's panels, with nothing attended yet; returns how many.
 template <class F>
-int forward(const Problem& p, const Unit& unit, char* workspace) {
-  Space<F> space;
-  Space<F>::carve(p, workspace, &space);
-  const Exponent<F> e = exponent<F>(p);
+int64_t begin(const Problem& p, const Space<F>& space, const Unit& unit) {
   const int64_t group = p.H / p.G;
-  const bool ranges_only = !p.mask && !p.bias && !p.key_segments, by_row = is_few<F>(p);
-  int flags = 0;
-  int64_t begin = p.S, end = 0, used = 0;
+  int64_t used = 0;
   if (p.bias) memset(space.bias, 0, block * width<F> * sizeof(F));
   for (int64_t r = unit.begin; r < unit.end; r += width<F>, ++used) {
     auto& panel = space.panel[used];
@@ -136,66 +132,142 @@ int forward(const Problem& p, const Unit& unit, char* workspace) {
     memset(panel.seen, 0, sizeof panel.seen);
     memset(panel.again, 0, sizeof panel.again);
     memset(panel.output, 0, (space.columns + 2) * width<F> * sizeof(F));
-    if (by_row) {
-      for (int i = 0; i < panel.rows; ++i)
-        for (int64_t d = 0; d < p.D; ++d) panel.query_rows[i * p.D + d] = panel.query[d * width<F> + i];
-      memset(panel.output_rows, 0, panel.rows * space.columns * sizeof(F));
-      memset(space.scores, 0, block * width<F> * sizeof(F));
-    }
     for (int i = 0; i < width<F>; ++i) panel.peak[i] = -INFINITY;
-    if (panel.begin < begin) begin = panel.begin;
-    if (panel.end > end) end = panel.end;
+    if (!is_few<F>(p)) continue;
+    for (int i = 0; i < panel.rows; ++i)
+      for (int64_t d = 0; d < p.D; ++d) panel.query_rows[i * p.D + d] = panel.query[d * width<F> + i];
+    memset(panel.output_rows, 0, panel.rows * space.columns * sizeof(F));
+    memset(space.scores, 0, block * width<F> * sizeof(F));
   }
-  const char* key_rows = row_of(p.key, p, unit.item, unit.key_head, 0);
-  const char* value_rows = row_of(p.value, p, unit.item, unit.key_head, 0);
+  return used;
+}
 
+// One block of keys and values, and what there is to know of it.
+template <class F>
+struct Block {
+  const F *keys = nullptr, *values = nullptr;
+  int64_t at, key_row, value_row;
+  uint64_t strange = 0;  // keys whose value is not finite
+  bool more;             // there is a next one
+
+  void get(const Problem& p, const Space<F>& s, const char* key_rows, const char* value_rows) {
+    if (keys) return;
+    int64_t count = p.S - at < block ? p.S - at : block;
+    bool ahead = more && !is_few<F>(p);
+    keys = get_block(p.key, key_rows + at * p.key.row, count, p.D, p.D, s.key_block, &key_row, ahead || p.key.column < 4);
+    values = get_block(p.value, value_rows + at * p.value.row, count, p.V, s.columns, s.value_block, &value_row, ahead || p.value.column < 4);
+    strange = tame_values(&values, &value_row, rounded_up(count, step), s.columns, s.value_block);
+  }
+};
+
+// The step of the online softmax: one panel, one block, keys [from, to) of it; `words` null: all rows may attend all of them.
+template <class F>
+void panel_block(const Problem& p, const Space<F>& s, typename Space<F>::Rows& panel, const Exponent<F>& e, const Block<F>& b,
+                 const Words<F>* words, int from, int to) {
+  const Pieces<F>& piece = pieces<F>(panel.rows);
+  const bool by_row = is_few<F>(p);
+  if (by_row) score_few(panel.rows, b.keys, b.key_row, panel.query_rows, p.D, s.scores, from, to, b.more && b.keys != s.key_block);
+  else piece.scores(b.keys, b.key_row, panel.query, p.D, s.scores, from, to);
+  if (e.bend) piece.bend(s.scores, e.scale, F(p.softcap), p.bias ? s.bias : nullptr, from, to, nullptr);
+  if (words) piece.mask(s.scores, *words, from, to);
+  else panel.whole = true;
+  for (int i = 0; i < panel.rows; ++i) {
+    uint64_t seen = words ? words->row[i] : ~uint64_t(0);
+    panel.seen[i] |= seen, panel.again[i] |= (seen & b.strange) != 0;
+  }
+  piece.exponentials(s.scores, e.factor, panel.peak, panel.sum, s.alpha, from, to);
+  if (p.dropout) drop(p, panel.row, panel.rows, b.at, s.scores, from, to);
+  if (by_row) value_few(panel.rows, b.values, b.value_row, s.scores, s.alpha, panel.output_rows, s.columns, from, to, b.more && b.values != s.value_block);
+  else piece.values(b.values, b.value_row, s.scores, s.alpha, panel.output, s.columns, from, to);
+}
+
+// All panels of a unit over keys [first, last), block by block. Returns flags.
+template <class F>
+int over_blocks(const Problem& p, const Space<F>& s, const Unit& unit, int64_t used, const Exponent<F>& e, int64_t first, int64_t last) {
+  const bool ranges_only = !p.mask && !p.bias && !p.key_segments;
+  const char *key_rows = row_of(p.key, p, unit.item, unit.key_head, 0), *value_rows = row_of(p.value, p, unit.item, unit.key_head, 0);
+  int64_t begin = last, end = first;
+  int flags = 0;
+  for (int64_t n = 0; n < used; ++n) {
+    if (s.panel[n].begin < begin) begin = s.panel[n].begin;
+    if (s.panel[n].end > end) end = s.panel[n].end;
+  }
+  begin = begin < first ? first : begin, end = end > last ? last : end;
   for (int64_t at = begin / block * block; at < end; at += block) {
-    int64_t count = p.S - at < block ? p.S - at : block, key_row = 0, value_row = 0;
-    const F *keys = nullptr, *values = nullptr;
-    uint64_t strange = 0;
-    const bool more = at + 2 * block <= end && p.query.type == (sizeof(F) == 4 ? float32 : float64);
+    Block<F> b;
+    b.at = at, b.more = at + 2 * block <= end;
     for (int64_t n = 0; n < used; ++n) {
-      auto& panel = space.panel[n];
+      auto& panel = s.panel[n];
       if (panel.outside(at)) continue;
-      const Pieces<F>& piece = pieces<F>(panel.rows);
       bool all = ranges_only && panel.inside(at);
       int from = 0, to = block;
       if (!all) {
-        flags |= find_words(p, panel.row, panel.rows, at, *space.words, space.bias);
-        if (!space.words->any) continue;
-        all = space.words->all;
-        from = __builtin_ctzll(space.words->any) / step * step;
-        to = int(rounded_up(64 - __builtin_clzll(space.words->any), step));
+        flags |= find_words(p, panel.row, panel.rows, at, *s.words, s.bias);
+        if (!s.words->any) continue;
+        all = s.words->all;
+        from = __builtin_ctzll(s.words->any) / step * step;
+        to = int(rounded_up(64 - __builtin_clzll(s.words->any), step));
       }
-      if (!keys) {
-        keys = get_block(p.key, key_rows + at * p.key.row, count, p.D, p.D, space.key_block, &key_row, more);
-        values = get_block(p.value, value_rows + at * p.value.row, count, p.V, space.columns, space.value_block, &value_row, more);
-        strange = tame_values(&values, &value_row, rounded_up(count, step), space.columns, space.value_block);
-      }
-      if (by_row) score_few(panel.rows, keys, key_row, panel.query_rows, p.D, space.scores, from, to);
-      else piece.scores(keys, key_row, panel.query, p.D, space.scores, from, to);
-      if (e.bend) piece.bend(space.scores, e.scale, F(p.softcap), p.bias ? space.bias : nullptr, from, to, nullptr);
-      if (all) {
-        panel.whole = true;
-        for (int i = 0; strange && i < panel.rows; ++i) panel.again[i] = true;
-      } else {
-        piece.mask(space.scores, *space.words, from, to);
-        for (int i = 0; i < panel.rows; ++i) {
-          panel.seen[i] |= space.words->row[i];
-          panel.again[i] |= (space.words->row[i] & strange) != 0;
-        }
-      }
-      piece.exponentials(space.scores, e.factor, panel.peak, panel.sum, space.alpha, from, to);
-      if (p.dropout) drop(p, panel.row, panel.rows, at, space.scores, from, to);
-      if (by_row) value_few(panel.rows, values, value_row, space.scores, space.alpha, panel.output_rows, space.columns, from, to);
-      else piece.values(values, value_row, space.scores, space.alpha, panel.output, space.columns, from, to);
+      b.get(p, s, key_rows, value_rows);
+      panel_block(p, s, panel, e, b, all ? nullptr : s.words, from, to);
     }
   }
-  for (int i = 0; by_row && i < space.panel[0].rows; ++i)
-    for (int64_t c = 0; c < space.columns; ++c)
-      space.panel[0].output[c * width<F> + i] = space.panel[0].output_rows[i * space.columns + c];
-  for (int64_t n = 0; n < used; ++n) flags |= finish<F>(p, space.panel[n], e, space.columns, space.scores);
   return flags;
+}
+
+template <class F>
+int forward(const Problem& p, const Unit& unit, char* workspace) {
+  Space<F> s;
+  Space<F>::carve(p, workspace, &s);
+  const Exponent<F> e = exponent<F>(p);
+  int64_t used = begin(p, s, unit);
+  int flags = over_blocks(p, s, unit, used, e, 0, p.S);
+  for (int i = 0; is_few<F>(p) && i < s.panel[0].rows; ++i)
+    for (int64_t c = 0; c < s.columns; ++c) s.panel[0].output[c * width<F> + i] = s.panel[0].output_rows[i * s.columns + c];
+  for (int64_t n = 0; n < used; ++n) flags |= finish<F>(p, s.panel[n], e, s.columns, s.scores);
+  return flags;
+}
+
+// What a part of the keys leaves behind, a row: peak, sum, whether it saw any and must be computed again, and its output so far.
+template <class F>
+int64_t row_state(const Problem& p) { return 4 + rounded_up(p.V, step > Lanes<F>::N ? step : Lanes<F>::N); }
+
+template <class F>
+int part(const Problem& p, const Unit& unit, int64_t first, int64_t last, char* state, char* workspace) {
+  Space<F> s;
+  Space<F>::carve(p, workspace, &s);
+  int64_t used = begin(p, s, unit);
+  int flags = over_blocks(p, s, unit, used, exponent<F>(p), first, last);
+  F* to = reinterpret_cast<F*>(state);
+  auto& panel = s.panel[0];
+  for (int i = 0; i < panel.rows; ++i, to += row_state<F>(p)) {
+    to[0] = panel.peak[i], to[1] = panel.sum[i], to[2] = panel.whole || panel.seen[i], to[3] = panel.again[i];
+    memcpy(to + 4, panel.output_rows + i * s.columns, s.columns * sizeof(F));
+  }
+  return flags;
+}
+
+template <class F>
+int join(const Problem& p, const Unit& unit, char* states, int64_t count, char* workspace) {
+  Space<F> s;
+  Space<F>::carve(p, workspace, &s);
+  const Exponent<F> e = exponent<F>(p);
+  begin(p, s, unit);
+  auto& panel = s.panel[0];
+  const int64_t row = row_state<F>(p);
+  for (int i = 0; i < panel.rows; ++i) {
+    const F* parts = reinterpret_cast<const F*>(states) + i * row;
+    for (int64_t n = 0; n < count; ++n) panel.peak[i] = parts[n * few<F> * row] > panel.peak[i] ? parts[n * few<F> * row] : panel.peak[i];
+    for (int64_t n = 0; n < count; ++n) {
+      const F* from = parts + n * few<F> * row;
+      if (from[2] == 0) continue;
+      F alpha = from[0] == panel.peak[i] ? F(1) : F(::exp2(double(from[0] - panel.peak[i]) * e.factor));
+      panel.sum[i] += from[1] * alpha;
+      panel.seen[i] = 1, panel.again[i] |= from[3] != 0;
+      for (int64_t c = 0; c < s.columns; ++c) panel.output[c * width<F> + i] += from[4 + c] * alpha;
+    }
+  }
+  return finish<F>(p, panel, e, s.columns, s.scores);
 }
 
 // Writes one lane of a tile's block: scores, weights or who may attend, for keys [from, to) of the block.
@@ -259,12 +331,25 @@ int forward_any(const Problem& p, const Unit& unit, char* workspace) {
 int tile_any(const Problem& p, const Tile& t, const Unit& unit, char* workspace) {
   return doubles(p) ? tile<double>(p, t, unit, workspace) : tile<float>(p, t, unit, workspace);
 }
+int64_t keys_per_part(const Problem& p) {
+  constexpr int64_t keys = 16 * block;
+  return p.S >= 2 * keys && (doubles(p) ? is_few<double>(p) : is_few<float>(p)) ? keys : p.S;
+}
+size_t state_bytes(const Problem& p) {
+  return doubles(p) ? few<double> * row_state<double>(p) * sizeof(double) : few<float> * row_state<float>(p) * sizeof(float);
+}
+int part_any(const Problem& p, const Unit& unit, int64_t first, int64_t last, char* state, char* workspace) {
+  return doubles(p) ? part<double>(p, unit, first, last, state, workspace) : part<float>(p, unit, first, last, state, workspace);
+}
+int join_any(const Problem& p, const Unit& unit, char* states, int64_t count, char* workspace) {
+  return doubles(p) ? join<double>(p, unit, states, count, workspace) : join<float>(p, unit, states, count, workspace);
+}
 
 }  // namespace
 
 extern const Backward REGARD_NAMED(backward_);
 extern const Looks REGARD_NAMED(looks_);
-extern const Kernel REGARD_NAMED(kernel_) = {REGARD_NAME, rows_per_unit, panel_rows, workspace_bytes, forward_any, tile_any,
+extern const Kernel REGARD_NAMED(kernel_) = {REGARD_NAME, rows_per_unit, panel_rows, workspace_bytes, forward_any, tile_any, keys_per_part, state_bytes, part_any, join_any,
                                              &REGARD_NAMED(backward_), &REGARD_NAMED(looks_)};
 
 }  // namespace regard

@@ -99,6 +99,12 @@ struct Kernel {
   size_t (*workspace)(const Problem&);            // bytes that a unit needs, 64-byte aligned
   int (*forward)(const Problem&, const Unit&, char* workspace);
   int (*tile)(const Problem&, const Tile&, const Unit&, char* workspace);
+  // Few rows on many keys are cut by keys too, at places that S alone decides: `part` leaves what it saw of keys
+  // [begin, end) in `state`, and `join` puts the parts of a unit together in order.
+  int64_t (*keys_per_part)(const Problem&);       // S: not cut
+  size_t (*state)(const Problem&);                // bytes
+  int (*part)(const Problem&, const Unit&, int64_t begin, int64_t end, char* state, char* workspace);
+  int (*join)(const Problem&, const Unit&, char* states, int64_t count, char* workspace);
   const struct Backward* backward;
   const struct Looks* looks;
 };

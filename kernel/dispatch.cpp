@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <new>
 
 #if defined(__x86_64__)
@@ -146,8 +147,23 @@ int forward(const Problem& p, bool (*poll)()) {
   if (!p.B || !p.G) return 0;
   const Kernel& k = kernel();
   double operations = double(p.B) * p.H * p.T * p.S * (p.D + p.V);
-  return over_rows(p, p.H / p.G * p.T, operations, k.workspace(p), k.rows_per_unit(p), poll,
-                   [&](const Unit& unit, char* space) { return k.forward(p, unit, space); });
+  int64_t rows = p.H / p.G * p.T, pairs = p.B * p.G, keys = k.keys_per_part(p);
+  size_t bytes = k.workspace(p);
+  if (keys >= p.S || !rows)
+    return over_rows(p, rows, operations, bytes, k.rows_per_unit(p), poll,
+                     [&](const Unit& unit, char* space) { return k.forward(p, unit, space); });
+  int64_t parts = (p.S + keys - 1) / keys, state = k.state(p);
+  std::unique_ptr<char[]> states(new char[pairs * parts * state]);
+  std::atomic<int> flags{0};
+  auto unit = [&](int64_t pair) { return Unit{pair / p.G, pair % p.G, 0, rows}; };
+  bool whole = spread(pairs * parts, threads_for(operations), poll, [&](int64_t n) {
+    int64_t first = n % parts * keys;
+    flags |= k.part(p, unit(n / parts), first, std::min(p.S, first + keys), &states[n * state], workspace(bytes));
+  });
+  whole = whole && spread(pairs, 1, poll, [&](int64_t pair) {
+    flags |= k.join(p, unit(pair), &states[pair * parts * state], parts, workspace(bytes));
+  });
+  return whole ? flags.load() : -1;
 }
 
 int tile(const Problem& p, const Tile& t, bool (*poll)()) {

@@ -9,79 +9,112 @@ namespace {
 // As many rows as leave at least half of a vector's lanes empty in tiles.h.
 template <class F> constexpr int few = Lanes<F>::N / 2;
 
-template <class F>
-inline F total(Vector<F> x) {
-  constexpr int N = Lanes<F>::N;
-  for (int half = N / 2; half; half /= 2) {
-#if defined(__clang__)  // has no shuffle by a vector of places, but makes one of this
-    Vector<F> from = x;
-    for (int i = 0; i < N; ++i) from[i] = x[i ^ half];
-    x = x + from;
-#else
-    Integers<F> other;
-    for (int i = 0; i < N; ++i) other[i] = i ^ half;
-    x = x + __builtin_shuffle(x, other);
-#endif
-  }
-  return x[0];
+template <int... lanes>
+struct Sequence {};
+template <int n, int... lanes>
+struct UpTo : UpTo<n - 1, n - 1, lanes...> {};
+template <int... lanes>
+struct UpTo<0, lanes...> { using Type = Sequence<lanes...>; };
+
+// Where a lane's bit `half` is set b, else a, with the two lanes that differ in this bit added up.
+template <int half, class V, int... l>
+inline V folded(V a, V b, Sequence<l...>) {
+  constexpr int N = sizeof...(l);
+  return __builtin_shufflevector(a, b, (l & half ? N + l : l)...) + __builtin_shufflevector(a, b, (l & half ? N + (l ^ half) : l ^ half)...);
 }
 
-// s[j][row] = k[j] . q[row] for keys [from, to), a multiple of 2; q is row-major.
-template <int rows, class F>
-inline void score_rows(const F* k, int64_t k_row, const F* q, int64_t D, F* s, int from, int to) {
-  constexpr int N = Lanes<F>::N;
+// Lane l of the result is the sum of the lanes of x[l]: half as many vectors each time, with two numbers of each in a lane.
+template <class F, int half = Lanes<F>::N / 2>
+inline Vector<F> totals(const Vector<F>* x) {
+  Vector<F> y[half];
+  for (int i = 0; i < half; ++i) y[i] = folded<half>(x[i], x[i + half], typename UpTo<Lanes<F>::N>::Type());
+  if constexpr (half == 1) return y[0];
+  else return totals<F, half / 2>(y);
+}
+
+// Asks for a row of the next block while this one is worked on: in one go they would make everybody wait.
+template <class F>
+inline void fetch(const F* row, int64_t columns) {
+  for (int64_t c = 0; c < columns; c += 64 / int64_t(sizeof(F))) __builtin_prefetch(row + c, 0, 2);
+}
+
+// s[j][row] = k[j] . q[row] for keys [from, to), multiples of step; q is row-major. As many sums run at once as a vector has
+// lanes; `slots` is the power of two that `rows` fit in.
+template <int rows, int slots, class F>
+[[gnu::noinline]] void score_rows(const F* k, int64_t k_row, const F* q, int64_t D, F* s, int from, int to, bool more) {
+  constexpr int N = Lanes<F>::N, keys = N / slots < step ? N / slots : step;
   const int64_t whole = D / N * N;
-  for (int j = from; j < to; j += 2) {
-    Vector<F> sum[2][rows] = {};
+  for (int j = from; j < to; j += keys) {
+    Vector<F> sum[N] = {};
     const F* row = k + j * k_row;
-    for (int64_t d = 0; d < whole; d += N)
-      for (int r = 0; r < 2; ++r) {
-        Vector<F> x = load(row + r * k_row + d);
-        for (int i = 0; i < rows; ++i) sum[r][i] += x * load(q + i * D + d);
+    for (int r = 0; more && r < keys; ++r) fetch(row + (block + r) * k_row, D);
+#pragma GCC unroll 1
+    for (int64_t d = 0; d < whole; d += N) {
+      Vector<F> x[rows];
+      for (int i = 0; i < rows; ++i) x[i] = load(q + i * D + d);
+      for (int r = 0; r < keys; ++r) {
+        Vector<F> y = load(row + r * k_row + d);
+        for (int i = 0; i < rows; ++i) sum[r * slots + i] += x[i] * y;
       }
-    for (int r = 0; r < 2; ++r)
+    }
+    F out[N];
+    store(out, totals<F>(sum));
+    for (int r = 0; r < keys; ++r)
       for (int i = 0; i < rows; ++i) {
         F rest = 0;
         for (int64_t d = whole; d < D; ++d) rest += row[r * k_row + d] * q[i * D + d];
-        s[(j + r) * width<F> + i] = total<F>(sum[r][i]) + rest;
+        s[(j + r) * width<F> + i] = out[r * slots + i] + rest;
       }
   }
 }
 
 // o[row] = o[row] * alpha[row] + sum over keys [from, to) of p[j][row] * v[j]; `columns` is a multiple of a vector.
-template <int rows, class F>
-inline void value_rows(const F* v, int64_t v_row, const F* p, const F* alpha, F* o, int64_t columns, int from, int to) {
+template <int rows, int wide, class F>
+inline int64_t value_columns(const F* v, int64_t v_row, const F* p, const F* alpha, F* o, int64_t c, int64_t columns, int from, int to, bool more) {
   constexpr int N = Lanes<F>::N;
-  for (int64_t c = 0; c < columns; c += N) {
-    Vector<F> sum[2][rows] = {};
-    for (int j = from; j < to; j += 2)
-      for (int r = 0; r < 2; ++r) {
-        Vector<F> x = load(v + (j + r) * v_row + c);
-        for (int i = 0; i < rows; ++i) sum[r][i] += x * splat(p[(j + r) * width<F> + i]);
+  for (; c + wide * N <= columns; c += wide * N) {
+    Vector<F> sum[rows][wide] = {};
+#pragma GCC unroll 1
+    for (int j = from; j < to; ++j) {
+      Vector<F> x[wide];
+      if (more) fetch(v + (j + block) * v_row + c, wide * N);
+      for (int n = 0; n < wide; ++n) x[n] = load(v + j * v_row + c + n * N);
+      for (int i = 0; i < rows; ++i) {
+        Vector<F> y = splat(p[j * width<F> + i]);
+        for (int n = 0; n < wide; ++n) sum[i][n] += y * x[n];
       }
-    for (int i = 0; i < rows; ++i) {
-      F* at = o + i * columns + c;
-      store(at, load(at) * splat(alpha[i]) + (sum[0][i] + sum[1][i]));
     }
+    for (int i = 0; i < rows; ++i)
+      for (int n = 0; n < wide; ++n) {
+        F* at = o + i * columns + c + n * N;
+        store(at, load(at) * splat(alpha[i]) + sum[i][n]);
+      }
   }
+  return c;
 }
 
-// Rows four at a time, then two, then one.
+template <int rows, class F>
+[[gnu::noinline]] void value_rows(const F* v, int64_t v_row, const F* p, const F* alpha, F* o, int64_t columns, int from, int to, bool more) {
+  constexpr int wide = rows > 2 ? 2 : 4;
+  int64_t c = value_columns<rows, wide>(v, v_row, p, alpha, o, 0, columns, from, to, more);
+  value_columns<rows, 1>(v, v_row, p, alpha, o, c, columns, from, to, more);
+}
+
+// Rows by fours, and what is left.
 template <class F>
-[[gnu::noinline]] void score_few(int rows, const F* k, int64_t k_row, const F* q, int64_t D, F* s, int from, int to) {
-  int i = 0;
-  for (; i + 4 <= rows; i += 4) score_rows<4>(k, k_row, q + i * D, D, s + i, from, to);
-  if (i + 2 <= rows) score_rows<2>(k, k_row, q + i * D, D, s + i, from, to), i += 2;
-  if (i < rows) score_rows<1>(k, k_row, q + i * D, D, s + i, from, to);
+void score_few(int rows, const F* k, int64_t k_row, const F* q, int64_t D, F* s, int from, int to, bool more) {
+  for (; rows >= 4 && few<F> >= 4; rows -= 4, q += 4 * D, s += 4) score_rows<few<F> >= 4 ? 4 : 1, few<F> >= 4 ? 4 : 1>(k, k_row, q, D, s, from, to, more);
+  if (rows == 3 && few<F> >= 4) score_rows<few<F> >= 4 ? 3 : 1, few<F> >= 4 ? 4 : 1>(k, k_row, q, D, s, from, to, more);
+  if (rows == 2 && few<F> >= 2) score_rows<few<F> >= 2 ? 2 : 1, few<F> >= 2 ? 2 : 1>(k, k_row, q, D, s, from, to, more);
+  if (rows == 1) score_rows<1, 1>(k, k_row, q, D, s, from, to, more);
 }
 
 template <class F>
-[[gnu::noinline]] void value_few(int rows, const F* v, int64_t v_row, const F* p, const F* alpha, F* o, int64_t columns, int from,
-                                 int to) {
-  int i = 0;
-  for (; i + 4 <= rows; i += 4) value_rows<4>(v, v_row, p + i, alpha + i, o + i * columns, columns, from, to);
-  if (i + 2 <= rows) value_rows<2>(v, v_row, p + i, alpha + i, o + i * columns, columns, from, to), i += 2;
-  if (i < rows) value_rows<1>(v, v_row, p + i, alpha + i, o + i * columns, columns, from, to);
+void value_few(int rows, const F* v, int64_t v_row, const F* p, const F* alpha, F* o, int64_t columns, int from, int to, bool more) {
+  for (; rows >= 4; rows -= 4, p += 4, alpha += 4, o += 4 * columns) value_rows<4>(v, v_row, p, alpha, o, columns, from, to, more);
+  if (rows == 3) value_rows<3>(v, v_row, p, alpha, o, columns, from, to, more);
+  if (rows == 2) value_rows<2>(v, v_row, p, alpha, o, columns, from, to, more);
+  if (rows == 1) value_rows<1>(v, v_row, p, alpha, o, columns, from, to, more);
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ const F* get_block(const Array& a, const char* rows, int64_t count, int64_t colu
                    bool more = false) {
   constexpr Type own = sizeof(F) == 4 ? float32 : float64;
   for (int64_t j = block; more && j < 2 * block; ++j)  // the next block, into the second-level cache meanwhile
-    for (int64_t c = 0; c < columns * int64_t(sizeof(F)); c += 64) __builtin_prefetch(rows + j * a.row + c, 0, 2);
+    for (int64_t c = 0; c < columns * a.column; c += 64) __builtin_prefetch(rows + j * a.row + c, 0, 2);
   bool aligned = (uintptr_t(rows) | uintptr_t(a.row)) % sizeof(F) == 0;
   if (a.type == own && a.column == int64_t(sizeof(F)) && count % step == 0 && columns == padded && aligned) {
     *row_size = a.row / int64_t(sizeof(F));

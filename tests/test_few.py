@@ -1,0 +1,63 @@
+"""Few query rows on many keys, as in decoding: keys are cut into parts, which are joined again."""
+
+import numpy as np
+import pytest
+from near import judged
+
+import regard
+
+S = 4211  # several parts, and a ragged last one
+
+
+def call(seed: int, heads: int, groups: int, rows: int, width: int, columns: int, dtype="float32"):
+    rng = np.random.default_rng(seed)
+    shapes = (2, heads, rows, width), (2, groups, S, width), (2, groups, S, columns)
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+OPTIONS = {
+    "plain": {},
+    "causal": {"causal": True, "query_offset": S - 1},
+    "lengths that leave out parts": {"key_lengths": [1031, 4]},
+    "an item without keys": {"key_lengths": [0, S]},
+    "a window within a part": {"window": (300, 0), "query_offset": 2500},
+    "a mask": {"mask": np.random.default_rng(1).random((2, 1, 1, S)) < 0.5},
+    "a mask that hides whole parts": {"mask": (np.arange(S) > 1500) & (np.arange(S) < 2900)},
+    "a bias": {"bias": np.random.default_rng(2).standard_normal(S).astype(np.float32)},
+    "sinks": {"sinks": np.linspace(-2, 9, 6)},
+    "a soft cap": {"softcap": 2.0},
+    "dropout": {"dropout": 0.4, "seed": 7},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(("groups", "rows"), [(6, 1), (3, 1), (2, 1), (6, 2), (1, 1)])
+def test_options(kernel, name, groups, rows):
+    arrays = call(3, 6, groups, rows, 17, 13)
+    judged(*arrays, **OPTIONS[name])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_types(kernel, dtype):
+    judged(*call(4, 6, 2, 1, 67, 31, dtype), key_lengths=[S, 2999])
+
+
+def test_the_same_bits_for_any_threads_and_any_batch(kernel):
+    query, key, value = call(5, 6, 2, 1, 64, 64)
+    answers = []
+    for threads in (1, 2, 5):
+        with regard.threads(threads):
+            answers.append(regard.attention(query, key, value))
+    assert all(np.array_equal(answers[0], other) for other in answers)
+    assert np.array_equal(regard.attention(query[1], key[1], value[1]), answers[0][1])
+
+
+def test_a_value_that_is_not_finite_shows_in_its_rows_alone(kernel):
+    query, key, value = call(6, 6, 2, 1, 8, 8)
+    clean = regard.attention(query, key, value, key_lengths=[4000, S])
+    value[0, 0, 4100], value[1, 1, 4200, 3] = np.nan, np.inf
+    spoilt = regard.attention(query, key, value, key_lengths=[4000, S])
+    assert np.array_equal(spoilt[0], clean[0])  # beyond its length
+    assert np.array_equal(spoilt[1, :3], clean[1, :3])
+    assert np.isinf(spoilt[1, 3:, :, 3]).all()
+    assert np.isfinite(np.delete(spoilt[1, 3:], 3, axis=-1)).all()
