@@ -257,15 +257,7 @@ def _gradients(route: Route, given: Given, tensors: Any, known: Any) -> Any:
     """Compute the gradients of FLOATS; `known` are output, lse and the gradients of these."""
     if route is kernel.EAGER and not tf.executing_eagerly():
         route = _route(given, tensors)  # computed eagerly, differentiated in a graph: `jacobian`
-    if route is blocks.BLOCKS or not given.has_bias:
-        return _once(route, given, (*tensors, *known))
-    # Beside the lowest numbers an lse has lost its logarithm; blocks need none.
-    low = tf.reduce_any((known[1] < -1e30) & tf.math.is_finite(known[1]))
-    return tf.cond(
-        low,
-        lambda: _once(blocks.BLOCKS, given, (*tensors, *known)),
-        lambda: _once(route, given, (*tensors, *known)),
-    )
+    return _once(route, given, (*tensors, *known))
 
 
 def _once(route: Route, given: Given, tensors: Any) -> Any:

@@ -50,11 +50,6 @@ class Given(NamedTuple):
                 whole[name] = tuple(part for n, part in parts.items() if n.startswith(f"{name}."))
         return whole
 
-    @property
-    def has_bias(self) -> bool:
-        """Whether scores are added to."""
-        return "bias" in self.names or "bias" in self.rest
-
     def turned(self, shape: Any) -> bool:
         """Whether the axes of heads and rows of such an array are swapped for the kernel."""
         return self.heads_axis == -2 and len(shape) > 2

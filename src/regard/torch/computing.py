@@ -113,11 +113,6 @@ def forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tens
     return output, lse
 
 
-def _beside_the_lowest(lse: Tensor) -> bool:
-    """Whether a row's lse is so low that it lost the logarithm in it; blocks do without one."""
-    return bool(((lse < -1e30) & lse.isfinite()).any())
-
-
 def backward(
     query: Tensor,
     key: Tensor,
@@ -140,7 +135,7 @@ def backward(
     operands = (query, key, value)
     known = (output, lse, grad_output, grad_lse)
     like = (*operands, options.bias if bias_too else None, options.sinks if sinks_too else None)
-    if on_cpu(query) and not (options.bias is not None and _beside_the_lowest(lse)):
+    if on_cpu(query):
         # What will be summed over items is summed in float32 or wider.
         room = [
             torch.empty_like(t)
