@@ -1,13 +1,13 @@
 """The gallery is what its programs draw; a changed picture is written beside the old one."""
 
+import importlib
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from browser import CHROMIUM
+from embedded import CAT, recorded
 from PIL import Image
 
 GALLERY = Path(__file__).parent.parent / "docs" / "gallery"
@@ -22,12 +22,17 @@ def small(path):
         return size, np.asarray(image.convert("RGB").resize((48, 64), Image.Resampling.BOX), float)
 
 
-def drawn(program, folder):
-    done = subprocess.run(
-        [sys.executable, GALLERY / program, folder], capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
-    return folder
+@pytest.fixture
+def drawn(monkeypatch, tmp_path):
+    """Run a program of the gallery, with the recordings that this process has already."""
+    monkeypatch.syspath_prepend(GALLERY)
+    monkeypatch.setattr("seen.seen", lambda text=CAT: recorded(text))
+
+    def run(program):
+        importlib.import_module(program).draw(tmp_path)
+        return tmp_path
+
+    return run
 
 
 def compare(folder, names):
@@ -41,11 +46,11 @@ def compare(folder, names):
     assert changed == []
 
 
-def test_figures(tmp_path):
-    compare(drawn("figures.py", tmp_path), FIGURES)
+def test_figures(drawn):
+    compare(drawn("figures"), FIGURES)
 
 
-def test_pages(tmp_path):
+def test_pages(drawn):
     if not CHROMIUM:
         pytest.skip("needs Chromium: apt-get install chromium")
-    compare(drawn("pages.py", tmp_path), PAGES)
+    compare(drawn("pages"), PAGES)

@@ -46,7 +46,7 @@ function sync(now, l) {
     const square = make("button", { class: "square", style: { backgroundColor: headColour(h, heads.length) }, title: `head ${name}` });
     square.setAttribute("aria-label", `Head ${name}`);
     square.setAttribute("aria-pressed", String(on(now, l).has(h)));
-    square.onclick = () => toggle(l, h);
+    square.onclick = (event) => toggle(l, h, event.detail < 2);
     square.ondblclick = () => isolate(l, h, heads.length);
     return square;
   }));
@@ -59,16 +59,13 @@ function on(now, l) {
 
 let before = new Set(); // what was chosen before the clicks that a double-click begins with
 
-function toggle(l, h) {
+function toggle(l, h, first) {
   const chosen = on(state, l);
-  if (performance.now() - clicked > 600) before = chosen;
-  clicked = performance.now();
+  if (first) before = chosen;
   const left = new Set(chosen);
   if (!left.delete(h)) left.add(h);
   choose(l, left.size ? left : chosen, h);
 }
-
-let clicked = 0;
 
 /** That head alone; where it was alone already, all of them. */
 function isolate(l, h, count) {

@@ -105,6 +105,12 @@ function text(svg, node, style, box, clip) {
     out.textContent = content.slice(begin, end).trim();
     svg.append(out);
   };
+  range.selectNodeContents(node);
+  const lines = range.getClientRects();
+  if (lines.length === 1) {
+    [line] = lines;
+    return flush(content.length);
+  }
   for (let i = 0; i < content.length; i++) {
     range.setStart(node, i);
     range.setEnd(node, i + 1);
