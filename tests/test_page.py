@@ -621,6 +621,14 @@ def test_a_notebook_shows_it_in_a_frame_of_its_own(opened, seen, tmp_path):
     assert page.page.locator("h1").inner_text() == "mine"
 
 
+def test_the_browser_is_opened_on_request(seen, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    seen.show("browser", "it")
+    assert opened[0].startswith("file://")
+    assert opened[0].endswith(".html")
+
+
 # -------------------------------------------------------------------------------------------- speed
 
 

@@ -94,17 +94,19 @@ def carry(source: Source, budget: int, best: Sequence[tuple[int, int]]) -> tuple
         ValueError: not even one head fits.
     """
     layers, notes = source.layers, list(source.notes)
-    if expected(layers) > budget and any(x.look.call.dtype.itemsize > 2 for x in layers):
-        layers = [_narrowed(shown) for shown in layers]
-        loss = max(_loss(*pair) for pair in zip(source.layers, layers, strict=True))
+    if expected(layers) > budget:
+        layers = [replace(x, narrow=x.look.call.dtype.itemsize > 2) for x in layers]
+    if expected(layers) > budget:
+        layers, left = _chosen(layers, budget, best)
+        notes.insert(0, f"Left out, so that the page keeps to its size: {left}.")
+    if any(shown.narrow for shown in layers):
+        wide, layers = layers, [_narrowed(shown) if shown.narrow else shown for shown in layers]
+        loss = max(_loss(*pair) for pair in zip(wide, layers, strict=True))
         notes.insert(
             0,
             "Carried as float16, so that the page keeps to its size: weights differ from the "
             f"model's by up to {loss:.1g}.",
         )
-    if expected(layers) > budget:
-        layers, left = _chosen(layers, budget, best)
-        notes.insert(0, f"Left out, so that the page keeps to its size: {left}.")
     arrays = Arrays()
     header = {
         "model": visible(source.model),
@@ -140,8 +142,6 @@ def expected(layers: Iterable[Shown]) -> int:
 def _narrowed(shown: Shown) -> Shown:
     """The same in float16, with all sums computed again from it."""
     call = shown.look.call
-    if call.dtype.itemsize <= 2:
-        return shown
     most = np.finfo(np.float16).max
     query, key, value = (
         np.clip(array, -most, most).astype(np.float16).astype(np.float32)
@@ -149,7 +149,7 @@ def _narrowed(shown: Shown) -> Shown:
     )
     call = call._replace(query=query, key=key, value=value)
     look = Look(call, *compute(call), real_rows=shown.look.real_rows)
-    return replace(shown, look=look, narrow=True)
+    return replace(shown, look=look)
 
 
 def _loss(before: Shown, after: Shown) -> float:

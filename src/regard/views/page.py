@@ -203,7 +203,8 @@ def _of_recording(seen: Recording, item: int) -> Source:
         notes.append("The first token stands where other texts have a start token: not ranked.")
     notes.append(HONEST)
     few = sum(int(np.prod(look.shape)) for look in one.layers) <= 2 * PAIRS
-    measures = one.heads() if few else None
+    main = np.repeat([x.kind == run.main for x in one.layers], [len(x.heads) for x in one.layers])
+    measures = np.asarray(one.heads())[main] if few else None
     return Source(seen.model, described(seen), seen.check(), layers, texts, never, measures, notes)
 
 

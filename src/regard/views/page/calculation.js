@@ -26,7 +26,7 @@ export function drawCalculation() {
   steps.replaceChildren(
     make("p", { class: "quiet" }, `In ${name}${many ? ", of the first piece of each word" : ""}.${now.bare ? " As the model has it, special tokens included." : ""}`),
     products(layer, h, row, key, from, to),
-    cards(layer, h, row, key, now),
+    cards(layer, h, row, key),
     softmax(layer, h, row, key, now),
     values(layer, h, row, key, to),
   );
@@ -91,7 +91,7 @@ function mark(box, d) {
 
 // ------------------------------------------------------------------------------- step by step
 
-function cards(layer, h, row, key, now) {
+function cards(layer, h, row, key) {
   const { said } = layer;
   const product = layer.product(h, row, key), scaled = product * said.scale;
   const root = Math.abs(said.scale * Math.sqrt(layer.width) - 1) < 1e-6;

@@ -108,7 +108,7 @@ function pack(colour) {
 }
 
 function paint() {
-  const { ratio, margin, frame, cell, wide, tall, image, labelled } = held;
+  const { ratio, margin, cell, image, labelled } = held;
   const now = seen();
   const brush = canvas.getContext("2d");
   brush.setTransform(1, 0, 0, 1, 0, 0);
