@@ -68,25 +68,56 @@ struct Space {
   }
 };
 
+// Outputs times each row's share, row by row; rows that the plain path has written are left alone.
+template <class F>
+void write_rows(const Problem& p, const typename Space<F>::Rows& panel, const F* share, int64_t columns, F* scratch) {
+  constexpr int N = Lanes<F>::N;
+  for (int first = 0; first < panel.rows; first += N) {
+    char* out[N];
+    for (int i = 0; i < N; ++i) {
+      const Row& row = panel.row[first + i < panel.rows ? first + i : first];
+      bool ours = first + i < panel.rows && !panel.again[first + i];
+      out[i] = ours ? const_cast<char*>(row_of(p.output, p, row.item, row.head, row.query)) : nullptr;
+    }
+    for (int64_t c = 0; c < columns; c += N) {  // square by square
+      int64_t n = p.V - c < N ? p.V - c : N;
+      Vector<F> x[N];
+      for (int i = 0; i < N; ++i) x[i] = load(panel.output + (c + i) * width<F> + first) * load(share + first);
+      transpose<F>(x);
+      for (int i = 0; i < N; ++i) {
+        char* to = out[i] + c * p.output.column;
+        if (!out[i] || n <= 0) continue;
+        if (n == N && in_place<F>(p.output, to)) {
+          store(reinterpret_cast<F*>(to), x[i]);
+          continue;
+        }
+        store(scratch, x[i]);
+        write_numbers(scratch, n, to, p.output.type, p.output.column);
+      }
+    }
+  }
+}
+
 // A panel's end: output = sum / total, lse, the sink's share; empty rows; rows to compute again. `scratch` holds one row.
 template <class F>
 int finish(const Problem& p, typename Space<F>::Rows& panel, const Exponent<F>& e, int64_t columns, F* scratch) {
   constexpr int N = Lanes<F>::N;
+  const int vectors = (panel.rows - 1) / N + 1;
   int flags = 0;
   F strange[width<F>], share[width<F>];
   double lse[width<F>];
-  for (int v = 0; v < 3; ++v) {  // 0 where all of the row's output is finite
-    Vector<F> sum = splat(F(0));
-    for (int64_t c = 0; c < columns; ++c) sum += load(panel.output + c * width<F> + v * N) * splat(F(0));
-    store(strange + v * N, sum);
-  }
+  Vector<F> zeros[3] = {};  // 0 where all of the row's output is finite
+  for (int64_t c = 0; c < columns; ++c)
+    for (int v = 0; v < vectors; ++v) zeros[v] += load(panel.output + c * width<F> + v * N) * splat(F(0));
+  for (int v = 0; v < 3; ++v) store(strange + v * N, zeros[v]);
   for (int i = 0; i < width<F>; ++i) {
     share[i] = 0, lse[i] = -INFINITY;
     if (i >= panel.rows) continue;
     bool any = panel.whole || panel.seen[i];
     double total = panel.sum[i], peak = panel.peak[i] * e.to_natural;
     panel.again[i] = any && (panel.again[i] || strange[i] != 0 || !(total > 0 && total < INFINITY));
-    if (any) share[i] = F(1 / total), lse[i] = peak + log(total);
+    if (any) share[i] = F(1 / total);
+    if (any && p.lse) lse[i] = peak + log(total);
     if (!p.sinks) continue;
     double sink = read(p.sinks.data + panel.row[i].head * p.sinks.head, float64);
     if (any) {
@@ -96,25 +127,12 @@ int finish(const Problem& p, typename Space<F>::Rows& panel, const Exponent<F>& 
       lse[i] = sink;
     }
   }
-  for (int64_t c = 0; c < columns; ++c)
-    for (int v = 0; v < 3; ++v) {
-      F* at = panel.output + c * width<F> + v * N;
-      store(at, load(at) * load(share + v * N));
-    }
   for (int i = 0; i < panel.rows; ++i) {
     const Row& row = panel.row[i];
-    if (panel.again[i]) {
-      flags |= plain_row(p, row);
-      continue;
-    }
-    char* out = const_cast<char*>(row_of(p.output, p, row.item, row.head, row.query));
-    for (int64_t c = 0; c < p.V; c += block) {
-      int64_t n = p.V - c < block ? p.V - c : block;
-      for (int64_t d = 0; d < n; ++d) scratch[d] = panel.output[(c + d) * width<F> + i];
-      write_numbers(scratch, n, out + c * p.output.column, p.output.type, p.output.column);
-    }
-    if (p.lse) write(const_cast<char*>(row_of(p.lse, p, row.item, row.head, row.query)), p.lse.type, lse[i]);
+    if (p.lse && !panel.again[i]) write(const_cast<char*>(row_of(p.lse, p, row.item, row.head, row.query)), p.lse.type, lse[i]);
+    if (panel.again[i]) flags |= plain_row(p, row);
   }
+  write_rows<F>(p, panel, share, columns, scratch);
   return flags;
 }
 

@@ -9,13 +9,6 @@ namespace {
 // As many rows as leave at least half of a vector's lanes empty in tiles.h.
 template <class F> constexpr int few = Lanes<F>::N / 2;
 
-template <int... lanes>
-struct Sequence {};
-template <int n, int... lanes>
-struct UpTo : UpTo<n - 1, n - 1, lanes...> {};
-template <int... lanes>
-struct UpTo<0, lanes...> { using Type = Sequence<lanes...>; };
-
 // Where a lane's bit `half` is set b, else a, with the two lanes that differ in this bit added up.
 template <int half, class V, int... l>
 inline V folded(V a, V b, Sequence<l...>) {

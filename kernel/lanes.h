@@ -76,6 +76,30 @@ inline Vector<F> splat(F x) {
   else return Vector<F>{x, x};
 }
 
+template <int... lanes>
+struct Sequence {};
+template <int n, int... lanes>
+struct UpTo : UpTo<n - 1, n - 1, lanes...> {};
+template <int... lanes>
+struct UpTo<0, lanes...> { using Type = Sequence<lanes...>; };
+
+// Swaps rows and columns of N vectors of N lanes, in place: first the halves that lie off the diagonal, then theirs, and so on.
+template <class F, int half, int... l>
+inline void transpose_step(Vector<F>* x, Sequence<l...>) {
+  constexpr int N = Lanes<F>::N;
+  for (int i = 0; i < N; ++i) {
+    if (i & half) continue;
+    Vector<F> a = x[i], b = x[i + half];
+    x[i] = __builtin_shufflevector(a, b, (l & half ? N + (l ^ half) : l)...);
+    x[i + half] = __builtin_shufflevector(a, b, (l & half ? N + l : l ^ half)...);
+  }
+}
+template <class F, int half = Lanes<F>::N / 2>
+inline void transpose(Vector<F>* x) {
+  transpose_step<F, half>(x, typename UpTo<Lanes<F>::N>::Type());
+  if constexpr (half > 1) transpose<F, half / 2>(x);
+}
+
 template <class V>
 inline V larger(V a, V b) { return a > b ? a : b; }
 

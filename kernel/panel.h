@@ -33,18 +33,36 @@ void write_numbers(const F* from, int64_t count, char* to, Type type, int64_t st
     for (int64_t i = 0; i < count; ++i) write(to + i * stride, type, from[i]);
 }
 
+// Whether rows of `a` are rows of F as they lie.
+template <class F>
+bool in_place(const Array& a, const char* rows) {
+  constexpr Type own = sizeof(F) == 4 ? float32 : float64;
+  return a.type == own && a.column == int64_t(sizeof(F)) && (uintptr_t(rows) | uintptr_t(a.row) | uintptr_t(a.head)) % sizeof(F) == 0;
+}
+
 // A row of `a` for each row of a panel, by lane: to[column][lane], times `factor`. Lanes without a row are 0.
 template <class F>
-void pack_lanes(const Problem& p, const Array& a, const Row* rows, int count, int64_t columns, F factor, F* to, F* scratch) {
-  memset(to, 0, columns * width<F> * sizeof(F));
-  for (int i = 0; i < count; ++i) {
-    const char* row = row_of(a, p, rows[i].item, rows[i].head, rows[i].query);
-    for (int64_t c = 0; c < columns; c += block) {
+[[gnu::noinline]] void pack_lanes(const Problem& p, const Array& a, const Row* rows, int count, int64_t columns, F factor, F* to, F* scratch) {
+  constexpr int N = Lanes<F>::N;
+  const char* from[width<F>];
+  for (int i = 0; i < count; ++i) from[i] = row_of(a, p, rows[i].item, rows[i].head, rows[i].query);
+  int64_t done = 0;
+  if (count && in_place<F>(a, from[0]))  // square by square
+    for (; done + N <= columns; done += N)
+      for (int first = 0; first < width<F>; first += N) {
+        Vector<F> x[N];
+        for (int i = 0; i < N; ++i)
+          x[i] = first + i < count ? load(reinterpret_cast<const F*>(from[first + i]) + done) * splat(factor) : splat(F(0));
+        transpose<F>(x);
+        for (int i = 0; i < N; ++i) store(to + (done + i) * width<F> + first, x[i]);
+      }
+  memset(to + done * width<F>, 0, (columns - done) * width<F> * sizeof(F));
+  for (int i = 0; i < count; ++i)
+    for (int64_t c = done; c < columns; c += block) {
       int64_t n = columns - c < block ? columns - c : block;
-      read_numbers(row + c * a.column, a.type, a.column, n, scratch);
+      read_numbers(from[i] + c * a.column, a.type, a.column, n, scratch);
       for (int64_t d = 0; d < n; ++d) to[(c + d) * width<F> + i] = scratch[d] * factor;
     }
-  }
 }
 
 template <class F>
@@ -81,11 +99,9 @@ struct Panel {
 template <class F>
 const F* get_block(const Array& a, const char* rows, int64_t count, int64_t columns, int64_t padded, F* copy, int64_t* row_size,
                    bool more = false) {
-  constexpr Type own = sizeof(F) == 4 ? float32 : float64;
   for (int64_t j = block; more && j < 2 * block; ++j)  // the next block, into the second-level cache meanwhile
     for (int64_t c = 0; c < columns * a.column; c += 64) __builtin_prefetch(rows + j * a.row + c, 0, 2);
-  bool aligned = (uintptr_t(rows) | uintptr_t(a.row)) % sizeof(F) == 0;
-  if (a.type == own && a.column == int64_t(sizeof(F)) && count % step == 0 && columns == padded && aligned) {
+  if (in_place<F>(a, rows) && count % step == 0 && columns == padded) {
     *row_size = a.row / int64_t(sizeof(F));
     return reinterpret_cast<const F*>(rows);
   }

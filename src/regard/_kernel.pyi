@@ -8,7 +8,7 @@ def forward(
     key: Any,
     value: Any,
     output: Any,
-    lse: Any,
+    lse: Any | None,
     scale: float,
     softcap: float,
     mask: Any | None,

@@ -103,20 +103,25 @@ def attention(
         query_offset=query_offset, key_lengths=key_lengths, segments=segments, ranges=ranges,
         softcap=softcap, sinks=sinks, scale=scale, dropout=dropout, seed=seed, precision=precision,
     )  # fmt: skip
-    output, lse = compute(call)
-    if call.flat:
-        output, lse = output[0], lse[0]
-    return (output, lse) if return_lse else output
+    if return_lse:
+        output, lse = compute(call)
+        return (output[0], lse[0]) if call.flat else (output, lse)
+    output = _output(call, None)
+    return output[0] if call.flat else output
 
 
 def compute(call: Call, exact: bool = False) -> tuple[Array, Array]:
     """Compute a checked call: output (B…, H, T, V) and lse (B…, H, T); `exact`: lse in float64."""
+    wide = FLOAT64 if exact or call.query.dtype == FLOAT64 else FLOAT32
+    lse = np.empty(call.shape[:-1], wide)
+    return _output(call, lse), lse
+
+
+def _output(call: Call, lse: Array | None) -> Array:
+    """Compute a checked call; its lse is written where it is wanted."""
     query, key, value = call.query, call.key, call.value
-    dtype, rows = query.dtype, call.shape[:-1]
-    output = np.empty((*rows, value.shape[-1]), dtype)
-    lse = np.empty(rows, FLOAT64 if exact or dtype == FLOAT64 else FLOAT32)
-    result = output
-    if dtype == BFLOAT16:
+    result = output = np.empty((*call.shape[:-1], value.shape[-1]), query.dtype)
+    if query.dtype == BFLOAT16:
         query, key, value, result = bits(query), bits(key), bits(value), bits(output)
     attends_bad_bias = _kernel.forward(
         query, key, value, result, lse, *call.rule, call.dropout, call.seed
@@ -126,7 +131,7 @@ def compute(call: Call, exact: bool = False) -> tuple[Array, Array]:
             "bias: expected finite numbers or -inf wherever a query may attend, "
             "received +inf or NaN"
         )
-    return output, lse
+    return output
 
 
 def merge(outputs: Sequence[Any], lses: Sequence[Any]) -> Any:
