@@ -119,7 +119,7 @@ def test_one_row_alone_has_nothing_to_choose():
     with torch.no_grad(), record(model) as seen:
         model(ids(1, 1))
     table = seen.heads()
-    assert (table["selectivity"] == 0).all()
-    assert (table["entropy"] == 0).all()
+    assert (table["selectivity"] < 1e-7).all()  # the last bit of a sum
+    assert (abs(table["entropy"]) < 1e-7).all()
     assert np.isnan(table["heaviest"]).all()
     assert set(table["key"]) == {-1}

@@ -50,8 +50,14 @@ class Sums(NamedTuple):
     entropy: Array  # (B…, H, T), of every row: -Σ w ln w, in nats
 
 
-def sums(call: Call, lse: Array, real: Array | None) -> Sums:
-    """One pass over all weights, in the kernel; each head is summed in one order."""
+def sums(
+    call: Call, lse: Array, real: Array | None, same: tuple[Array, Array, Array] | None = None
+) -> Sums:
+    """One pass over all weights, in the kernel; each head is summed in one order.
+
+    `same`: an id for each row (B…, T) and each key (B…, S), int64, and an array (B…, H) that is
+    given the weight that rows have on keys of their own id.
+    """
     *lead, queries, keys = call.shape
     distances = max(0, queries + keys - 1)
     out = Sums(
@@ -62,9 +68,10 @@ def sums(call: Call, lse: Array, real: Array | None) -> Sums:
         entropy=np.zeros((*lead, queries)),
     )
     query, key = bits(call.query), bits(call.key)
+    row_ids, key_ids, together = same or (None, None, None)
     _kernel.sums(
         query, key, lse, real, out.received, out.seen, out.along, out.met, out.entropy,
-        None, None, None, *call.rule,
+        row_ids, key_ids, together, *call.rule,
     )  # fmt: skip
     return out
 

@@ -6,6 +6,7 @@ and mask are read beside it. So fused attention stays on, no weights are asked f
 equal bit for bit.
 """
 
+import re
 import sys
 import threading
 import warnings
@@ -22,6 +23,9 @@ from regard.recording import memory
 from regard.recording.recording import Recording
 from regard.recording.watcher import Watcher
 from regard.recording.words import Reader
+
+# Parts of a path that name no model: a folder called "model", a snapshot of a hub's cache.
+_EMPTY_NAME = re.compile(r"\.{0,2}|model|snapshots|[0-9a-f]{40}")
 
 
 @contextmanager
@@ -72,9 +76,7 @@ def record(
         raise TypeError(f"model: expected a PyTorch model, received {type(model).__name__}")
     if engine not in ("model", "regard"):
         raise ValueError(f"engine: expected 'model' or 'regard', received {engine!r}")
-    config = getattr(model, "config", None)
-    name = str(getattr(config, "name_or_path", "")).rstrip("/").rpartition("/")[2]
-    recording = Recording(name or type(model).__name__, Reader(tokenizer))
+    recording = Recording(_name(model), Reader(tokenizer))
     watcher = Watcher(
         model,
         recording,
@@ -94,6 +96,19 @@ def record(
         stack.enter_context(_watching(watcher))
         yield recording
     _tell(watcher)
+
+
+def _name(model: Any) -> str:
+    """What the model calls itself: the last part of its name or folder that says anything.
+
+    >>> from types import SimpleNamespace as Model
+    >>> path = "/hub/models--HuggingFaceTB--SmolLM2-135M/snapshots/" + 40 * "0"
+    >>> _name(Model(config=Model(name_or_path=path)))
+    'SmolLM2-135M'
+    """
+    path = str(getattr(getattr(model, "config", None), "name_or_path", "")).replace("\\", "/")
+    parts = [part for part in path.split("/") if not _EMPTY_NAME.fullmatch(part)]
+    return parts[-1].rpartition("--")[2] if parts else type(model).__name__
 
 
 def _rows(tokens: slice | tuple[int, int] | None) -> tuple[int, int] | None:

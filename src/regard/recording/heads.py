@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from regard.core import summaries
 from regard.core.arguments import Array
-from regard.core.tiles import Part, blocks
-from regard.recording.layer import Layer
+from regard.core.summaries import Sums
+from regard.core.tiles import blocks
+from regard.recording.layer import Layer, bounds
 from regard.recording.run import Run
 from regard.recording.words import Reader, Text
 
@@ -61,60 +63,49 @@ class Tally:
             tokens: (S,), equal where tokens are the same.
             special: (S,), True for keys that are special tokens.
         """
-        heads, rows, keys = layer.shape
-        sums = layer.sums
+        rows, same = layer.shape[-2], np.zeros(len(layer.heads))
+        own = tokens[layer.offset :][:rows]
+        # One pass, with the tokens; whoever asks for the layer's sums next is given the same.
+        layer.sums = sums = summaries.sums(
+            layer.call, layer.kept.lse, None, (own, tokens, same) if self.own else None
+        )
         self.rows += rows
         self.total += sums.received.sum(axis=-1)
         self.shares["first"] += sums.received[:, :1].sum(axis=-1)
         self.shares["special"] += sums.received[:, special].sum(axis=-1)
         if self.own:
             distance = np.arange(sums.along.shape[-1]) - (rows - 1) - layer.offset
+            itself = sums.along[:, distance == 0].sum(axis=-1)
             self.shares["distance"] += sums.along @ np.abs(distance)
-            for name, far in (("itself", 0), ("previous", -1), ("next", 1)):
+            self.shares["itself"] += itself
+            self.shares["same_token"] += np.maximum(same - itself, 0)
+            for name, far in (("previous", -1), ("next", 1)):
                 self.shares[name] += sums.along[:, distance == far].sum(axis=-1)
-        mean = np.zeros((heads, keys))
-        np.divide(sums.received, sums.seen, out=mean, where=sums.seen > 0)
-        with np.errstate(divide="ignore"):
-            logarithm = np.where(mean > 0, np.log(mean), 0)
-        for part, some in blocks(layer.call, layer.kept.lse):
-            self._choice(part, some, mean, logarithm)
-            self._links(layer, item, part, some, tokens, special)
+        self.entropy += sums.entropy.sum(axis=-1)
+        self.divergence += _divergence(layer, sums)
+        self._heaviest_link(layer, item, special)
 
-    def _choice(self, part: Part, some: slice, mean: Array, logarithm: Array) -> None:
-        """Entropy of some rows, and how far they are from what all rows give on average."""
-        heads, keys = part.where[-1], slice(0, mean.shape[-1])
-        weights = part.tile("weights", some, keys).astype(np.float64)
-        total = weights.sum(axis=-1)
-        entropy = -(weights * np.log(np.where(weights > 0, weights, 1))).sum(axis=-1)
-        crossed = -(weights @ logarithm[heads][..., None])[..., 0]
-        allowed = part.allowed(some, keys).astype(np.float64)
-        reach = (allowed @ mean[heads][..., None])[..., 0]  # what m holds of a row's keys
-        with np.errstate(divide="ignore", invalid="ignore"):
-            # With a sink a row adds up to less than 1: it is taken as a share of what it has.
-            apart = (crossed - entropy) / total + np.log(reach / total)
-        self.entropy[heads] += entropy.sum(axis=-1)
-        self.divergence[heads] += np.where(total > 0, apart, 0).sum(axis=-1)
-
-    def _links(
-        self, layer: Layer, item: int, part: Part, some: slice, tokens: Array, special: Array
-    ) -> None:
-        """The weight on the same token elsewhere, and the heaviest link, of some rows."""
-        numbers, keys = np.arange(layer.shape[0])[part.where[-1]], layer.shape[-1]
-        weights = part.tile("weights", some, slice(0, keys))
-        ordinary = ~special
+    def _heaviest_link(self, layer: Layer, item: int, special: Array) -> None:
+        """The heaviest link on a key that is neither special nor the row's own."""
+        heads, rows, keys = layer.shape
+        if not rows or not keys:
+            return
+        rule, others = layer.call.rule, ~special[None, None]
+        # The lse is that of all keys, so leaving some out of the ranking changes no weight.
+        mask = others if rule.mask is None else rule.mask & others
+        call = layer.call._replace(rule=rule._replace(mask=mask)) if special.any() else layer.call
+        found = summaries.top(call, layer.kept.lse, None, layer.sums, 2, False, np.arange(rows))
+        at = found.positions
+        fits = at >= 0
         if self.own:
-            rows = np.arange(some.start, some.stop) + layer.offset
-            itself = rows[:, None] == np.arange(keys)
-            same = (tokens[rows][:, None] == tokens) & ~itself
-            self.shares["same_token"][numbers] += (weights * same).sum(axis=(1, 2), dtype=float)
-            ordinary = ordinary & ~itself
-        found = np.where(ordinary, weights, -1).reshape(len(weights), -1)
-        for n, at in zip(numbers, found.argmax(axis=-1), strict=True):
-            best = float(found[n - numbers[0], at])
-            if best > max(self.heaviest[n], 0):
-                query, key = divmod(int(at), keys)
-                self.heaviest[n] = best
-                self.place[n] = item, some.start + query + layer.offset, key
+            fits &= at != np.arange(rows)[:, None] + layer.offset
+        weights = np.where(fits, found.weights, -1).reshape(heads, -1)
+        for head, best in enumerate(weights.argmax(axis=-1)):
+            weight, query = float(weights[head, best]), int(best) // 2
+            if weight > max(self.heaviest[head], 0):
+                self.heaviest[head] = weight
+                key = at.reshape(heads, -1)[head, best]
+                self.place[head] = item, query + layer.offset, key
 
     def placed(self, item: int, rows: Array, keys: Array) -> None:
         """Count the padding that stood before the tokens of an item."""
@@ -138,6 +129,48 @@ class Tally:
         for n, name in enumerate(("item", "query", "key")):
             out[name] = self.place[:, n]
         return out
+
+
+def _divergence(layer: Layer, sums: Sums) -> Array:
+    """Σ over rows of KL(row ‖ m), (H,): Σ w ln w - Σ w ln m + ln M, where M is m's sum for the row.
+
+    No weight is needed one by one for that: -Σ w ln w is the row's entropy, and over all rows the
+    weight on a key is what the key received.
+    """
+    mean = np.zeros(sums.received.shape)
+    np.divide(sums.received, sums.seen, out=mean, where=sums.seen > 0)
+    lse = layer.kept.lse
+    if layer.call.rule.sinks is not None:
+        # A row adds up to less than 1, what the sink left: it is taken as a share of that.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shared = lse + np.log1p(-summaries.sink(layer.call, lse))
+        lse = np.where(np.isfinite(shared), shared, np.inf)
+        sums = summaries.sums(layer.call, lse, None)
+    with np.errstate(divide="ignore"):
+        crossed = (sums.received * np.where(mean > 0, np.log(mean), 0)).sum(axis=-1)
+        reach = np.log(_reach(layer, mean))
+    counted = np.where(np.isfinite(lse) & np.isfinite(reach), reach, 0)
+    found: Array = counted.sum(axis=-1) - sums.entropy.sum(axis=-1) - crossed
+    return found
+
+
+def _reach(layer: Layer, mean: Array) -> Array:
+    """What m holds of each row's keys: (H, T)."""
+    rule, (_, _, keys) = layer.call.rule, layer.shape
+    dense = [array for array in (rule.mask, rule.bias) if array is not None and array.shape[-2] > 1]
+    if not dense and rule.query_segments is None:
+        # Keys that a mask keeps from every row have no part in m, so ranges say it all.
+        first, past = bounds(layer.kept, 0)
+        before = np.zeros((len(mean), keys + 1))
+        np.cumsum(mean, axis=-1, out=before[:, 1:])
+        within: Array = before[:, past] - before[:, first]
+        return within
+    out = np.zeros(layer.shape[:2])
+    for part, rows in blocks(layer.call, layer.kept.lse):
+        heads = part.where[-1]
+        allowed = part.allowed(rows, slice(0, keys)).astype(np.float64)
+        out[heads, rows] = (allowed @ mean[heads][..., None])[..., 0]
+    return out
 
 
 def overview(items: Sequence[Run], reader: Reader) -> Heads:
