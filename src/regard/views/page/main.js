@@ -32,6 +32,11 @@ function drawFinding() {
     "The rest is renormalised, not the model's.";
 }
 
+const inSight = new Set();
+const watch = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) inSight[isIntersecting ? "add" : "delete"](target.id);
+});
+
 function draw(changed) {
   const previewed = isPreview();
   document.body.classList.toggle("previewing", previewed);
@@ -39,8 +44,9 @@ function draw(changed) {
   if (!previewed) drawChanges();
   drawWords();
   if (drawsRanking(changed, previewed)) drawRanking();
-  drawHeads();
-  drawCalculation();
+  // What is only previewed is drawn where it can be seen.
+  if (!previewed || inSight.has("heads")) drawHeads();
+  if (!previewed || inSight.has("calculation")) drawCalculation();
   drawLines(previewed);
   drawMatrix(previewed);
 }
@@ -58,6 +64,7 @@ function opening() {
   buildControls();
   buildSaves();
   onChange(draw);
+  for (const section of document.querySelectorAll(".card")) watch.observe(section);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(new Set(["theme"])));
   addEventListener("hashchange", () => readHash(location.hash));
   if (location.hash.length > 1) readHash(location.hash);

@@ -176,8 +176,19 @@ export function seen() {
 const NAMES = ["weight", "baseline", "distance", "contribution", "lift"];
 const nothing = () => ({ weight: NaN, baseline: NaN, distance: NaN, contribution: NaN, lift: NaN, allowed: false, head: null });
 
+const known = new Map(); // what was asked last: a hover asks the same more than once
+
 /** How the pinned word and each other one are linked in some heads: a row for each unit. */
 export function linksIn(now, heads, how) {
+  const asked = [now.direction, now.direction === "reads" ? now.from : now.to, now.kind, now.unit, now.bare, now.measure, how, heads.join(";")].join(" ");
+  if (!known.has(asked)) {
+    if (known.size > 6) known.clear();
+    known.set(asked, compared(now, heads, how));
+  }
+  return known.get(asked);
+}
+
+function compared(now, heads, how) {
   const out = now.units.map(nothing), one = nothing();
   heads.forEach((head, turn) => {
     const [l, h] = head, layer = layers[l], lengths = layer.lengths(h);

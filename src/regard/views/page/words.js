@@ -86,30 +86,32 @@ function paint(chip, now, block, names) {
   const one = block.shades ? links[unit.number] ?? null : null;
   chip.classList.toggle("pinned", own);
   chip.classList.toggle("picked", other && !own);
-  chip.setAttribute("aria-selected", own || other ? "true" : "false");
-  const { style } = chip;
+  const barred = !own && one?.allowed === false;
+  chip.classList.toggle("barred", barred);
+  if (names) chip.setAttribute("aria-selected", own || other ? "true" : "false");
+  let value = own || barred || !one ? 0 : one[now.measure];
+  if (now.measure === "contribution") value /= largest;
+  value = Number.isFinite(value) ? scaled(value, now.scale) : 0;
+  colour(chip, Math.abs(value) < FAINT ? null : shade(value));
   if (own || !one) {
-    style.backgroundColor = style.color = "";
-    chip.classList.remove("shaded", "barred");
-    chip.setAttribute("aria-label", `${unit.label}, position ${where(unit.positions)}${own ? ", pinned" : ""}`);
+    if (names) chip.setAttribute("aria-label", `${unit.label}, position ${where(unit.positions)}${own ? ", pinned" : ""}`);
     return;
   }
-  const barred = one.allowed === false;
-  chip.classList.toggle("barred", barred);
-  let value = one[now.measure];
-  if (now.measure === "contribution") value /= largest;
-  value = barred || !Number.isFinite(value) ? 0 : scaled(value, now.scale);
-  const [colour, ink] = shade(value);
-  const faint = Math.abs(value) < FAINT;
-  chip.classList.toggle("shaded", !faint);
-  style.backgroundColor = faint ? "" : colour;
-  style.color = faint ? "" : ink;
   if (!block.long) gauge(chip.lastElementChild.children, one);
   if (!names) return;
   chip.setAttribute("aria-label", barred
     ? `${unit.label}, position ${where(unit.positions)}, may not be read`
     : `${unit.label}, position ${where(unit.positions)}, ${percent(one.weight)}, others ${percent(one.baseline)}, lift ${points(one.lift)}`);
   chip.title = barred ? "may not attend" : `${where(unit.positions)}: weight ${exact(one.weight)}, others ${exact(one.baseline)}, lift ${points(one.lift)}`;
+}
+
+/** Set ground and ink; most words keep theirs while the pointer moves. */
+function colour(chip, shaded) {
+  const ground = shaded?.[0] ?? "";
+  if (chip.ground === ground) return;
+  chip.ground = ground;
+  chip.style.backgroundColor = ground;
+  chip.style.color = shaded?.[1] ?? "";
 }
 
 /** The weight as a bar, what the others give as a tick. */
