@@ -23,18 +23,21 @@ def started():
 class Opened:
     """A page that is open, and what it asked for and complained of."""
 
-    def __init__(self, page, path):
-        self.page, self.path = page, path
+    def __init__(self, page):
+        self.page, self.path = page, None
         self.requests, self.said, self.errors = [], [], []
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("console", lambda message: self.said.append(message.text))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
 
-    def open(self, hash=""):
-        """Open it, and wait until it is drawn."""
-        self.page.goto("about:blank")
-        self.requests.clear()
-        self.page.goto(f"file://{self.path}{hash}")
+    def open(self, path, hash=""):
+        """Open a file, and wait until it is drawn."""
+        self.page.mouse.move(0, 0)
+        self.page.goto("about:blank")  # else another hash of the same file would open nothing
+        self.path = path
+        for heard in (self.requests, self.said, self.errors):
+            heard.clear()
+        self.page.goto(f"file://{path}{hash}")
         self.page.wait_for_function("document.querySelector('#sentence').textContent")
         self.settle()
         return self
