@@ -45,6 +45,7 @@ LOADED = {
     "transformers": BASE | {"torch", "transformers"},
     "recording": BASE | {"safetensors"},
     "views": BASE | {"rich"},
+    "asking": BASE | {"rich"},
     "cli": BASE | {"rich", "typer", "click"},
 }
 

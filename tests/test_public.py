@@ -9,6 +9,7 @@ PUBLIC = {
     "Steps",
     "Top",
     "Word",
+    "ask",
     "attention",
     "combine",
     "load",

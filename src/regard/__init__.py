@@ -1,5 +1,6 @@
 """See what any transformer attends to: exactly, at any length, at full speed."""
 
+from regard.asking.ask import ask
 from regard.core.attention import attention, merge
 from regard.core.look import Look, look
 from regard.core.proof import Check
@@ -18,6 +19,7 @@ __all__ = [
     "Steps",
     "Top",
     "Word",
+    "ask",
     "attention",
     "combine",
     "load",

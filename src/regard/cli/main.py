@@ -4,10 +4,7 @@ Whatever takes long to import (PyTorch, transformers) is imported by the one com
 """
 
 import io
-import json
-import os
 import sys
-import warnings
 from collections.abc import Sequence
 from enum import StrEnum
 from importlib.util import find_spec
@@ -17,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from regard.cli import calculating
+from regard.cli import asking, calculating
 from regard.cli.files import Drawn, Html, Kind, Pdf, Png, Svg, expect_folders, write
-from regard.cli.manners import refusing, stop, working
+from regard.cli.manners import print_json, quiet, refusing, stop, working
 
 if TYPE_CHECKING:
     from regard.recording.recording import Recording
@@ -285,6 +282,7 @@ def heads(
             terminal.show(overview(seen, sort, layer=layer, top=top))
 
 
+app.command(epilog=asking.EXAMPLES)(asking.ask)
 app.command(epilog=calculating.EXAMPLES)(calculating.steps)
 
 
@@ -322,19 +320,10 @@ def show(
     terminal.show(shown)
 
 
-def print_json(said: object) -> None:
-    """One line of JSON, in letters that any console has."""
-    typer.echo(json.dumps(said, ensure_ascii=sys.stdout.encoding.lower() != "utf-8"))
-
-
 def run(text: str, which: str | None) -> "Recording":
     """Run a model on a text, and record what its heads read."""
-    # What the libraries have to say is for those who call them; a view says what was left out.
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    warnings.simplefilter("ignore")
     here = which is None or Path(which).exists()  # else a download may show how far it is
-    if here or not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")
+    quiet(here)
     if find_spec("torch") is None:
         stop("needs PyTorch: pip install 'regard[models]'")
     from regard.recording import models

