@@ -67,7 +67,7 @@ export function picture(section) {
     }
     for (const child of element.childNodes) {
       if (child.nodeType === Node.ELEMENT_NODE) walk(child, inner);
-      else if (child.nodeType === Node.TEXT_NODE && child.textContent.trim()) text(svg, child, style, box, inner);
+      else if (child.nodeType === Node.TEXT_NODE && child.textContent.trim()) text(svg, child, style, box, inner, fitting(element, child.textContent));
     }
   };
   walk(section, null);
@@ -88,10 +88,17 @@ function ground(svg, own, style, box) {
   }));
 }
 
+/** What the browser shows of a text that it cuts off with an ellipsis. */
+function fitting(element, content) {
+  const cut = element.closest(".token, .name, .name button");
+  if (!cut || cut.scrollWidth <= cut.clientWidth) return content;
+  const most = Math.floor((content.length * cut.clientWidth) / cut.scrollWidth) - 1;
+  return content.length > 3 ? `${content.slice(0, Math.max(1, most))}…` : content;
+}
+
 /** A text, line by line as the browser has broken it. */
-function text(svg, node, style, box, clip) {
+function text(svg, node, style, box, clip, content) {
   const range = document.createRange();
-  const content = node.textContent;
   let begin = 0, line = null;
   const flush = (end) => {
     if (!line || !content.slice(begin, end).trim()) return;
@@ -107,7 +114,7 @@ function text(svg, node, style, box, clip) {
   };
   range.selectNodeContents(node);
   const lines = range.getClientRects();
-  if (lines.length === 1) {
+  if (lines.length === 1 || content !== node.textContent) {
     [line] = lines;
     return flush(content.length);
   }
