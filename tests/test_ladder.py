@@ -44,6 +44,7 @@ LOADED = {
     "keras": BASE | {"keras"},
     "transformers": BASE | {"torch", "transformers"},
     "recording": BASE | {"safetensors"},
+    "recording/modules.py": BASE | {"torch"},  # loaded where a model of PyTorch is at hand
     "views": BASE | {"rich"},
     "asking": BASE | {"rich"},
     "cli": BASE | {"rich", "typer", "click"},
@@ -112,7 +113,7 @@ def faults(file: str, text: str) -> list[str]:
                 found.append(f"{where}: sideways between {own} and {target}")
         elif not lazy:
             outside = module.split(".")[0]
-            if outside not in sys.stdlib_module_names | LOADED.get(own, BASE):
+            if outside not in sys.stdlib_module_names | LOADED.get(file, LOADED.get(own, BASE)):
                 found.append(f"{where} when it is itself imported")
     return found
 

@@ -47,7 +47,8 @@ def record(
     output (`Recording.check`).
 
     Args:
-        model: a Hugging Face model of PyTorch, encoder, decoder or both.
+        model: a PyTorch module that reaches attention by Hugging Face's interface, by
+            `scaled_dot_product_attention`, or by PyTorch's own attention modules.
         tokenizer: names the tokens; without it they are numbered.
         engine: "model": the model computes, we watch. "regard": our kernel computes (on the CPU,
             without gradients), answers differ by about 1e-5 of the largest.
@@ -87,6 +88,8 @@ def record(
         dtype=_float(dtype),
         limit=memory.free() // 4 if limit is None else int(limit),
     )
+    from regard.recording import modules  # needs PyTorch
+
     with ExitStack() as stack:
         if any(_is_compiled(module) for module in model.modules()):
             from torch.compiler import set_stance  # a compiled graph would hide the attentions
@@ -94,6 +97,7 @@ def record(
             stack.enter_context(set_stance("force_eager"))
         stack.enter_context(watcher)
         stack.enter_context(_watching(watcher))
+        stack.enter_context(modules.watching(watcher))
         yield recording
     _tell(watcher)
 
@@ -217,7 +221,8 @@ def _tell(watcher: Watcher) -> None:
         if not watcher.seen:
             reasons = (
                 f" {type(watcher.model).__name__} computes attention in code of its own, not by "
-                "Hugging Face's attention interface (transformers 5 or later). "
+                "Hugging Face's attention interface (transformers 5 or later), "
+                "scaled_dot_product_attention or nn.MultiheadAttention. "
                 "regard.look(query, key, value) shows single calls of attention"
             )
         elif watcher.layers is not None and not reasons:

@@ -117,6 +117,26 @@ def differences(ours: Array, theirs: Array, lse: Array, real: Array) -> tuple[fl
     return float(apart.max(initial=0)), float(largest.max(initial=0))
 
 
+def with_heads(kept: Kept, some: Array) -> Kept:
+    """Only some of the query heads, each with the key head it reads."""
+    group = some // (len(kept.heads) // kept.key.shape[1])
+    options = dict(kept.options)
+    for name in ("mask", "bias"):
+        if name in options and options[name].shape[1] > 1:
+            options[name] = options[name][:, some]
+    if "sinks" in options:
+        options["sinks"] = options["sinks"][some]
+    return replace(
+        kept,
+        heads=some,
+        query=kept.query[:, some],
+        key=kept.key[:, group],
+        value=kept.value[:, group],
+        lse=kept.lse[:, some] if kept.lse.size else kept.lse,
+        options=options,
+    )
+
+
 def cut(kept: Kept, item: int, rows: Array, keys: Array, offset: int) -> Kept:
     """One item of a batch, with some of its rows and keys (sorted positions): no batch axis.
 

@@ -30,6 +30,24 @@ def array(tensor: Any) -> Array:
     return found
 
 
+class EngineError(ValueError):
+    """What the model asks of its attention and our kernel does not do here."""
+
+
+def tensor(output: Array, query: Any, given: dict[str, Any]) -> Any:
+    """Our output as the tensor that the model goes on with."""
+    import torch
+
+    if given.get("dropout"):
+        raise EngineError("engine='regard' has no dropout: call model.eval()")
+    if torch.is_grad_enabled() and query.requires_grad:
+        raise EngineError("engine='regard' has no gradients: call the model in torch.no_grad()")
+    rows = np.ascontiguousarray(output)
+    if rows.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(rows.view(np.int16)).view(torch.bfloat16).to(query.device)
+    return torch.from_numpy(rows).to(query.device)
+
+
 def translate(
     implementation: str | None,
     module: Any,
@@ -80,6 +98,16 @@ def translate(
         # As sdpa: the first query meets the first key, and keys after the last query do not exist.
         return options | {"causal": True, "query_offset": 0}
     return options
+
+
+def translate_plain(
+    mask: Any, causal: bool, scale: float | None, known: dict[int, tuple[Any, Any]]
+) -> Options:
+    """The same for a call of `scaled_dot_product_attention` itself."""
+    options: Options = {} if scale is None else {"scale": float(scale)}
+    if mask is not None:
+        options |= _once(known, mask, lambda mask: _meaning(array(mask)))
+    return options | ({"causal": True, "query_offset": 0} if causal else {})
 
 
 def _flash(
@@ -135,6 +163,8 @@ def compact(mask: Array) -> Options:
     mask = mask[
         tuple(slice(0, 1 if s == 0 and i < 2 else None) for i, s in enumerate(mask.strides))
     ]
+    if mask.shape[1] > 1 and (mask == mask[:, :1]).all():
+        mask = mask[:, :1]
     if mask.shape[1] > 1 or 0 in mask.shape:
         return {"mask": np.array(mask)}
     plane = mask[:, 0]

@@ -1,24 +1,31 @@
 """What sits beside a model while it runs: keeps each attention, proves it, and counts the bytes."""
 
-import inspect
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from regard.core.arguments import Array
 from regard.core.attention import compute
 from regard.core.call import check
 from regard.core.indexing import size_in_words
-from regard.recording.layer import Kept, differences
+from regard.recording.frame import Frame, parameters
+from regard.recording.layer import Kept, differences, with_heads
 from regard.recording.memory import LESS, Budget
 from regard.recording.recording import Recording
-from regard.recording.rules import NotRecordableError, Options, array, looks_causal, translate
+from regard.recording.rules import (
+    EngineError,
+    NotRecordableError,
+    Options,
+    array,
+    looks_causal,
+    tensor,
+    translate,
+)
 from regard.recording.run import Place, Run, Tokens
 from regard.recording.stitch import Track, copied, rows_of, valid_keys
 
@@ -28,28 +35,6 @@ _ARRAYS = ("query", "key", "value")
 # What reading or computing an attention of an unknown kind may raise; it is then not recorded.
 _OUR_REFUSALS = (TypeError, ValueError, RuntimeError, NotImplementedError)
 _CACHES = ("cache", "past_key_values", "cache_params")
-
-
-class Frame:
-    """A forward that is under way: the module, and what it was called with, by name."""
-
-    def __init__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.module = module
-        names = _parameters(module.__class__)
-        self.given = dict(zip(names, args, strict=False)) | kwargs
-
-    def plane(self, name: str, items: int, columns: int) -> Array | None:
-        """An argument as an array of (items, at least so many columns), if it is one."""
-        given = self.given.get(name)
-        shape = tuple(getattr(given, "shape", ()))
-        if len(shape) != 2 or shape[0] != items or shape[1] < columns:
-            return None
-        return array(given)
-
-
-@cache
-def _parameters(kind: Any) -> list[str]:
-    return list(inspect.signature(kind.forward).parameters)[1:]
 
 
 class Watcher:
@@ -73,11 +58,15 @@ class Watcher:
         self.names = {
             id(module): name.replace("_orig_mod.", "") for name, module in model.named_modules()
         }
+        self.inside = 0  # depth of attention functions that are under way
+        self.interface = bool(getattr(model, "_supports_attention_backend", False))
+        self.around: Callable[[], Any] = nullcontext  # entered around each outermost forward
+        self._within: Any = None
         self.forwards = 0  # outermost forwards that were seen
         self.seen: set[str] = set()  # modules that reached attention, recorded or not
         self._frames: list[Frame] = []
         self._calls: Counter[str] = Counter()  # of each module, in this forward
-        self._known: dict[int, tuple[Any, Any]] = {}  # what this forward's masks mean
+        self.known: dict[int, tuple[Any, Any]] = {}  # what this forward's masks mean
         self._real: dict[str, Array] = {}  # of each stack: which rows of this forward are real
         self._crossing = False  # whether the model has cross-attention at all
         self._elsewhere: dict[str, bool] = {}  # whether a module attends to another sequence
@@ -102,7 +91,7 @@ class Watcher:
             closes = module.register_forward_hook(self._closes, with_kwargs=True, always_call=True)
             self._handles += [opens, closes]
         for module in self.model.modules() if self._crossing else ():
-            if module not in whole and set(_ELSEWHERE) & set(_parameters(module.__class__)):
+            if module not in whole and set(_ELSEWHERE) & set(parameters(module.__class__)):
                 hook = module.register_forward_pre_hook(self._crosses, with_kwargs=True)
                 self._handles.append(hook)
         return self
@@ -110,12 +99,14 @@ class Watcher:
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
-        self._frames, self._caches, self._output, self._known = [], [], None, {}
+        self._frames, self._caches, self._output, self.known = [], [], None, {}
 
     def _opens(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         frame = Frame(module, args, kwargs)
         if not self._frames:
             self._begins(frame)
+            self._within = self.around()
+            self._within.__enter__()
         self._frames.append(frame)
 
     def _closes(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
@@ -125,10 +116,11 @@ class Watcher:
             pass
         if self._frames:
             return
+        self._within.__exit__(None, None, None)
         if output is None:  # the call raised
             self._abandon()
         self._caches += [vars(output)[n] for n in _CACHES if n in getattr(output, "__dict__", {})]
-        self._output, self._known = output if self._crossing else None, {}
+        self._output, self.known = output if self._crossing else None, {}
 
     def _abandon(self) -> None:
         """Forget a forward that raised: half a picture would be a wrong one."""
@@ -174,55 +166,112 @@ class Watcher:
         given: dict[str, Any],
     ) -> Any:
         """Let an attention be computed, and keep what it was; returns what it returned."""
-        if not self._frames:
-            return run_it()
-        name, stopped = self.names[id(module)], self.recording.runs[-1].stopped
-        place = (name, self._calls[name])
-        self._calls[name] += 1
-        self.seen.add(name)
-        if stopped:
-            if place not in self.recording.runs[-1].tracks:
-                self.recording.unrecorded[name] = stopped
-            return run_it()
-        computed = None
+        self.inside += 1  # what the function calls in its turn is no attention of its own
         try:
-            options = translate(implementation, module, query, key, mask, given, self._known)
-            kept = self._kept(module, name, query, key, value, options, given)
+            return self.attention(
+                module,
+                (query, key, value),
+                lambda: translate(implementation, module, query, key, mask, given, self.known),
+                given,
+                run_it,
+                lambda result: array(result[0]).swapaxes(1, 2),
+                lambda output: (tensor(output, query, given).transpose(1, 2).contiguous(), None),
+            )
+        finally:
+            self.inside -= 1
+
+    def attention(
+        self,
+        module: Any,
+        operands: tuple[Any, Any, Any],
+        meaning: Callable[[], Options],
+        given: dict[str, Any],
+        run_it: Callable[[], Any],
+        theirs: Callable[[Any], Array],
+        ours: Callable[[Array], Any],
+    ) -> Any:
+        """Let an attention be computed, and keep what it was; returns what it returned.
+
+        Args:
+            module: the module that called it.
+            operands: query (B, H, T, D), key and value (B, G, S, …), tensors.
+            meaning: finds the further arguments.
+            given: the keyword arguments of the call.
+            run_it: computes it.
+            theirs: the output (B, H, T, V) in what `run_it` returned.
+            ours: from our output to what the model takes for the result.
+        """
+        place = self.place(module) if self._frames else None
+        if place is None:
+            return run_it()
+        name, computed = place[0], None
+        try:
+            kept = self.kept(module, name, operands, meaning(), given)
             if self.engine == "regard":
-                computed = compute(check(kept.query, kept.key, kept.value, **options), exact=True)
+                computed = compute(check(kept.query, kept.key, kept.value, **kept.options), True)
+                result = ours(computed[0])
         except (NotRecordableError, *_OUR_REFUSALS) as error:
             self.recording.unrecorded[name] = str(error)
+            if isinstance(error, EngineError):
+                raise
             return run_it()
-        result = run_it() if computed is None else (_tensor(computed[0], query, given), None)
+        if computed is None:
+            result = run_it()
         if self.layers is None or kept.number in self.layers:
             try:
-                self._keep(place, kept, array(result[0]), computed)
+                self._prove(place, kept, theirs(result), computed)
             except _OUR_REFUSALS as error:
                 self.recording.unrecorded[name] = str(error)
         return result
 
-    def _kept(
+    @property
+    def under_way(self) -> bool:
+        """Whether the model's forward runs."""
+        return bool(self._frames)
+
+    @property
+    def decoders(self) -> list[str]:
+        """Names of PyTorch's decoders: what attends to itself in them is a decoder's."""
+        return [
+            self.names[id(module)]
+            for module in self.model.modules()
+            if type(module).__name__ in ("TransformerDecoder", "TransformerDecoderLayer")
+        ]
+
+    def place(self, module: Any) -> Place | None:
+        """Where an attention of this forward stands; None where recording has stopped."""
+        name, stopped = self.names[id(module)], self.recording.runs[-1].stopped
+        place = (name, self._calls[name])
+        self._calls[name] += 1
+        self.seen.add(name)
+        if stopped and place not in self.recording.runs[-1].tracks:
+            self.recording.unrecorded[name] = stopped
+        return None if stopped else place
+
+    def kept(
         self,
         module: Any,
         name: str,
-        query: Any,
-        key: Any,
-        value: Any,
+        operands: tuple[Any, Any, Any],
         options: Options,
         given: dict[str, Any],
+        kind: str | None = None,
+        real: Array | None = None,
     ) -> Kept:
         """What the call is, with the model's own arrays; its tokens are noted on the way."""
+        query, key, value = operands
         causal = given.get("is_causal")
         causal = getattr(module, "is_causal", None) if causal is None else causal
-        kind = "decoder" if (looks_causal(options) if causal is None else causal) else "encoder"
-        if self._attends_elsewhere(name, query, key):
+        causal = looks_causal(options) if causal is None else causal
+        if kind is None and self._attends_elsewhere(name, query, key):
             kind = "cross"
+        kind = kind or ("decoder" if causal else "encoder")
         number = getattr(module, "layer_idx", None)
         if not isinstance(number, int):
             inside = [int(part) for part in name.split(".") if part.isdigit()]
             number = inside[0] if len(inside) == 1 else len(self.seen) - 1
         arrays = (array(query), array(key), array(value))
-        self._note(kind, *arrays[:2], options)
+        self._note(kind, *arrays[:2], options, real)
         heads = np.arange(arrays[0].shape[1])
         kept = Kept(name, number, kind, heads, *arrays, np.empty(0), options, 0.0, 0.0)
         if kind == "decoder" and not {"causal", "window"} & options.keys():
@@ -236,20 +285,25 @@ class Watcher:
             if known in self._elsewhere:
                 return self._elsewhere[known]
         alone = not any(frame.given.get(name) for frame in self._frames for name in _CACHES)
-        return alone and self._crossing and query.shape[-2] != key.shape[-2]
+        either = self._crossing or self.interface is False
+        return alone and either and bool(query.shape[-2] != key.shape[-2])
 
-    def _note(self, kind: str, query: Array, key: Array, options: Options) -> None:
+    def _note(
+        self, kind: str, query: Array, key: Array, options: Options, padding: Array | None
+    ) -> None:
         """Note the tokens of this forward's rows, and of the keys where they are others'."""
         run, frame = self.recording.runs[-1], self._frames[-1]
         step, stack = len(run.forwards) - 1, "decoder" if kind == "cross" else kind
         items, rows, keys = len(query), query.shape[-2], key.shape[-2]
         if stack not in self._real:
             mask = frame.plane("attention_mask", items, rows)
-            ids = frame.plane("input_ids", items, rows)
+            ids = frame.ids(items, rows)
             for outer in reversed(self._frames[:-1] if not self._crossing else ()):
-                ids = outer.plane("input_ids", items, rows) if ids is None else ids
+                ids = outer.ids(items, rows) if ids is None else ids
             real = np.ones((items, rows), bool) if mask is None else mask != 0
-            if mask is None and "ranges" in options and kind != "cross":
+            if padding is not None:
+                real = padding
+            elif mask is None and "ranges" in options and kind != "cross":
                 # Only a whole mask was handed over; rows of padding may attend nothing in it.
                 first, past = options["ranges"]
                 real = np.broadcast_to(past > first, (items, rows))
@@ -269,21 +323,31 @@ class Watcher:
 
     # ------------------------------------------------------------------ what is kept of it
 
-    def _keep(
+    def _prove(
         self, place: Place, kept: Kept, theirs: Array, computed: tuple[Array, Array] | None
     ) -> None:
-        """Prove what was recorded, and keep a copy of what is new in it."""
-        run = self.recording.runs[-1]
-        theirs = theirs.swapaxes(1, 2)
+        """Compare the model's output (B, H, T, V) with that of what is kept."""
         if self.heads is not None or self.dtype is not None:
-            kept, theirs, computed = self._narrowed(kept), theirs[:, self._some(kept)], None
+            kept, theirs, computed = (
+                self.cast(self._chosen(kept)),
+                theirs[:, self._some(kept)],
+                None,
+            )
         ours, lse = computed or compute(
-            check(kept.query, kept.key, kept.value, **kept.options), exact=True
+            check(kept.query, kept.key, kept.value, **kept.options), True
         )
-        real = self._real["decoder" if kept.kind == "cross" else kept.kind]
-        difference, largest = differences(ours, theirs, lse, real)
-        kept = replace(kept, lse=lse, difference=difference, largest=largest)
+        self.keep(place, kept, lse, differences(ours, theirs, lse, self.real(kept)))
 
+    def real(self, kept: Kept) -> Array:
+        """Which rows of this forward are no padding, (B, T)."""
+        return self._real["decoder" if kept.kind == "cross" else kept.kind]
+
+    def keep(self, place: Place, kept: Kept, lse: Array, apart: tuple[float, float]) -> None:
+        """Keep a copy of what is new in an attention that was proved."""
+        kept = replace(kept, lse=lse, difference=apart[0], largest=apart[1])
+        if self.heads is not None and len(kept.heads) != len(self.heads):
+            kept = self._chosen(kept)
+        run = self.recording.runs[-1]
         track, rows = run.tracks.get(place), self._rows(run, kept)
         new = slice(0, valid_keys(kept)) if track is None else track.news(kept)
         if (new is None or run.parted) and track is not None:
@@ -312,29 +376,15 @@ class Watcher:
             self.recording.unrecorded[place[0]] = run.stopped
         warnings.warn(f"{run.stopped}. The model goes on. {LESS}", stacklevel=2)
 
-    def _narrowed(self, kept: Kept) -> Kept:
-        """Only the heads that were asked for, in the dtype that was asked for."""
-        if self.heads is not None:
-            some = self._some(kept)
-            group = some // (len(kept.heads) // kept.key.shape[1])
-            options = dict(kept.options)
-            for name in ("mask", "bias"):
-                if name in options and options[name].shape[1] > 1:
-                    options[name] = options[name][:, some]
-            if "sinks" in options:
-                options["sinks"] = options["sinks"][some]
-            kept = replace(
-                kept,
-                heads=some,
-                query=kept.query[:, some],
-                key=kept.key[:, group],
-                value=kept.value[:, group],
-                options=options,
-            )
-        if self.dtype is not None:
-            arrays = {name: getattr(kept, name).astype(self.dtype) for name in _ARRAYS}
-            kept = replace(kept, **arrays)
-        return kept
+    def _chosen(self, kept: Kept) -> Kept:
+        """Only the heads that were asked for."""
+        return kept if self.heads is None else with_heads(kept, self._some(kept))
+
+    def cast(self, kept: Kept) -> Kept:
+        """In the dtype that was asked for."""
+        if self.dtype is None:
+            return kept
+        return replace(kept, **{name: getattr(kept, name).astype(self.dtype) for name in _ARRAYS})
 
     def _some(self, kept: Kept) -> Array:
         """The heads that were asked for, of those there are."""
@@ -364,20 +414,6 @@ class Watcher:
         size = size if self.dtype is None else self.dtype.itemsize
         config = getattr(self.model, "config", None)
         self.budget.refuse_over(config, items, tokens, size, self.layers, self.heads)
-
-
-def _tensor(output: Array, query: Any, given: dict[str, Any]) -> Any:
-    """Our output (B, H, T, V) as the tensor (B, T, H, V) that the model goes on with."""
-    import torch
-
-    if given.get("dropout"):
-        raise ValueError("engine='regard' has no dropout: call model.eval()")
-    if torch.is_grad_enabled() and query.requires_grad:
-        raise ValueError("engine='regard' has no gradients: call the model in torch.no_grad()")
-    rows = np.ascontiguousarray(output.swapaxes(1, 2))
-    if rows.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(rows.view(np.int16)).view(torch.bfloat16).to(query.device)
-    return torch.from_numpy(rows).to(query.device)
 
 
 def _first(output: Any) -> Any:

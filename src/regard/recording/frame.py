@@ -1,0 +1,42 @@
+"""A forward that is under way, and what it was called with."""
+
+import inspect
+from functools import cache
+from typing import Any
+
+from regard.core.arguments import Array
+from regard.recording.rules import array
+
+
+class Frame:
+    """A forward that is under way: the module, and what it was called with, by name."""
+
+    def __init__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.module = module
+        names = parameters(module.__class__)
+        self.given = dict(zip(names, args, strict=False)) | kwargs
+
+    def plane(self, name: str, items: int, columns: int) -> Array | None:
+        """An argument as an array of (items, at least so many columns), if it is one."""
+        given = self.given.get(name)
+        shape = tuple(getattr(given, "shape", ()))
+        if len(shape) != 2 or shape[0] != items or shape[1] < columns:
+            return None
+        return array(given)
+
+    def ids(self, items: int, columns: int) -> Array | None:
+        """The token ids: what is called so, or else the first plane of integers."""
+        named = self.plane("input_ids", items, columns)
+        if named is not None or self.given.get("inputs_embeds") is not None:
+            return named
+        for name in self.given:
+            found = self.plane(name, items, columns) if "mask" not in name else None
+            if found is not None and found.dtype.kind in "iu":
+                return found
+        return None
+
+
+@cache
+def parameters(kind: Any) -> list[str]:
+    """The names of a forward's parameters."""
+    return list(inspect.signature(kind.forward).parameters)[1:]
