@@ -245,6 +245,18 @@ def test_an_encoder_keeps_its_fast_path(options, padded):
         assert [seen.item(n).layers[0].shape[-1] for n in range(ITEMS)] == list(LENGTHS)
 
 
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_layer_alone_keeps_its_fast_path(norm_first):
+    layer = made(
+        nn.TransformerEncoderLayer, WIDTH, HEADS, 20, batch_first=True, norm_first=norm_first
+    )
+    seen = watched(layer, vectors(), src_key_padding_mask=padding())
+    assert [found.name for found in seen.layers] == ["self_attn"]
+    with pytest.raises(RuntimeError), torch.no_grad(), record(layer):
+        layer(vectors()[..., :5])
+    watched(layer, vectors())
+
+
 def test_encoder_and_decoder_of_pytorch():
     model = made(
         nn.Transformer, WIDTH, HEADS, num_encoder_layers=2, num_decoder_layers=2,
@@ -306,3 +318,47 @@ def test_recorders_within_each_other():
     with torch.no_grad(), record(model) as outer, record(model) as inner:
         model(ids())
     assert len(outer.layers) == len(inner.layers) == 3
+
+
+class PastItsHooks(nn.Module):
+    """A block that calls its attention's `forward`, which no hook sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.second = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+
+    def forward(self, x):
+        x = self.first(x, x, x)[0]
+        return self.second.forward(x, x, x)[0]
+
+
+def test_hooks_that_do_not_fire_are_named():
+    model = made(PastItsHooks)
+    with torch.no_grad(), pytest.warns(UserWarning, match="second: its forward was called past"):  # noqa: SIM117
+        with record(model) as seen:
+            model(vectors())
+    assert [layer.name for layer in seen.layers] == ["first"]
+    assert list(seen.unrecorded) == ["second"]
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning"
+)
+def test_a_compiled_script_is_named():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.open, self.closed = (
+                CausalAttention(),
+                torch.jit.trace(CausalAttention(), vectors()),
+            )
+
+        def forward(self, x):
+            return self.closed(self.open(x))
+
+    model = made(Both)
+    with torch.no_grad(), pytest.warns(UserWarning, match="closed: a TorchScript module"):  # noqa: SIM117
+        with record(model) as seen:
+            model(vectors())
+    assert [layer.name for layer in seen.layers] == ["open"]

@@ -166,6 +166,8 @@ class _Hooks:
         self.attended: set[int] = set()  # attention modules that ran in the layer under way
 
     def opens(self, module: Any, args: Any) -> None:
+        if module is self.watcher.model and self.watcher.bare:
+            self.watcher.opens(module, args, {})
         if id(module) in self.modules:
             self.attended.discard(id(getattr(module, "self_attn", None)))
             _off.enter(module)
@@ -187,6 +189,8 @@ class _Hooks:
                 return _attended(self.watcher, module.self_attn, given, output, module)
         finally:
             _off.leave(module)
+            if module is self.watcher.model and self.watcher.bare:
+                self.watcher.closes(module, args, kwargs, output)
         return None
 
 

@@ -77,7 +77,7 @@ class Watcher:
     # ------------------------------------------------------------------ hooks
 
     def __enter__(self) -> "Watcher":
-        whole = [self.model]
+        whole = [] if self.bare else [self.model]
         for module in self.model.modules():
             config = getattr(module, "config", None)
             if hasattr(module, "get_input_embeddings") and module is not self.model:
@@ -87,8 +87,8 @@ class Watcher:
                 for name in ("is_encoder_decoder", "add_cross_attention")
             )
         for module in whole:
-            opens = module.register_forward_pre_hook(self._opens, with_kwargs=True)
-            closes = module.register_forward_hook(self._closes, with_kwargs=True, always_call=True)
+            opens = module.register_forward_pre_hook(self.opens, with_kwargs=True)
+            closes = module.register_forward_hook(self.closes, with_kwargs=True, always_call=True)
             self._handles += [opens, closes]
         for module in self.model.modules() if self._crossing else ():
             if module not in whole and set(_ELSEWHERE) & set(parameters(module.__class__)):
@@ -101,7 +101,8 @@ class Watcher:
             handle.remove()
         self._frames, self._caches, self._output, self.known = [], [], None, {}
 
-    def _opens(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def opens(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note that a forward begins."""
         frame = Frame(module, args, kwargs)
         if not self._frames:
             self._begins(frame)
@@ -109,7 +110,8 @@ class Watcher:
             self._within.__enter__()
         self._frames.append(frame)
 
-    def _closes(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+    def closes(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        """Note that a forward ends; without an output it raised."""
         if not any(frame.module is module for frame in self._frames):
             return  # it was refused before it began
         while self._frames.pop().module is not module:
@@ -223,6 +225,11 @@ class Watcher:
             except _OUR_REFUSALS as error:
                 self.recording.unrecorded[name] = str(error)
         return result
+
+    @property
+    def bare(self) -> bool:
+        """Whether the model must have no hook of its own: it would leave its fast path."""
+        return type(self.model).__name__ == "TransformerEncoderLayer"
 
     @property
     def under_way(self) -> bool:
