@@ -80,6 +80,45 @@ def test_every_column_over_a_padded_batch(name):
             assert at == pytest.approx(row["heaviest"])
 
 
+def judged(layer, tokens, special):
+    """What `plain` says of a layer of one item, head by head."""
+    for weights, allowed in zip(layer.weights[...], layer.allowed[...], strict=True):
+        yield plain([(weights.astype(float), allowed, tokens, special)])
+
+
+def agrees(row, expected):
+    columns, (weight, *_) = expected
+    for column in columns:
+        assert row[column] == pytest.approx(columns[column], abs=2e-6), column
+    assert row["heaviest"] == pytest.approx(weight, abs=1e-6)
+
+
+def test_with_a_bias_and_with_holes_in_the_keys():
+    model = tiny("T5ForConditionalGeneration")
+    with torch.no_grad(), record(model) as seen:
+        model(input_ids=ids(1, 11), decoder_input_ids=ids(2, 7)[1:])
+    rows = iter(seen.heads())
+    for layer in seen.item(0).layers:
+        some = [next(rows) for _ in layer.heads]
+        if layer.kind == "cross":  # there no key is the row's own
+            continue
+        decodes = layer.kind == "decoder"
+        tokens = ids(2, 7)[1] if decodes else ids(1, 11)[0]
+        special = np.arange(len(tokens)) == (0 if decodes else -1)
+        for row, expected in zip(some, judged(layer, tokens.numpy(), special), strict=True):
+            agrees(row, expected)
+
+    model, mask = tiny("LlamaForCausalLM"), torch.ones(1, 11, dtype=torch.long)
+    mask[0, 3:6] = 0
+    with torch.no_grad(), record(model) as seen:
+        model(input_ids=ids(1, 11), attention_mask=mask)
+    one, rows = seen.item(0), iter(seen.heads())
+    tokens, special = ids(1, 11)[0, mask[0].bool()].numpy(), np.arange(8) == 0
+    for layer in one.layers:
+        for expected in judged(layer, tokens, special):
+            agrees(next(rows), expected)
+
+
 def test_the_table_alone_tells_the_two_heads_apart():
     table = recorded().heads()
     assert len(table) == 72
