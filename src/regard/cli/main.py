@@ -81,6 +81,9 @@ Model = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, with every head.")]
+Matrix = Annotated[
+    bool, typer.Option("--matrix", help="Show one head as a whole: which words read which.")
+]
 Save = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Also save the recording; 'regard open FILE' shows it."),
@@ -144,6 +147,7 @@ def look(
     layer: Layer = None,
     head: Head = None,
     top: Top = None,
+    matrix: Matrix = False,
     model: Model = None,
     as_json: Json = False,
     save: Save = None,
@@ -166,7 +170,7 @@ def look(
         with refusing(OSError):
             seen.save(save)
         typer.echo(f"saved {save} ({save.stat().st_size / 1e6:.1f} MB)", err=True)
-    show(seen, source, to, by, layer, head, top, as_json)
+    show(seen, source, to, by, layer, head, top, matrix, as_json)
     write(seen, source, to, by, layer, head, top, kind, files)
 
 
@@ -179,6 +183,7 @@ def open_(
     layer: Layer = None,
     head: Head = None,
     top: Top = None,
+    matrix: Matrix = False,
     as_json: Json = False,
     html: Html = None,
     png: Png = None,
@@ -193,7 +198,7 @@ def open_(
         seen = load(file)
     files = {"--html": html, "--png": png, "--svg": svg, "--pdf": pdf}
     expect_folders(files)
-    show(seen, source, to, by, layer, head, top, as_json)
+    show(seen, source, to, by, layer, head, top, matrix, as_json)
     write(seen, source, to, by, layer, head, top, kind, files)
 
 
@@ -305,19 +310,22 @@ def show(
     layer: int | None,
     head: int | None,
     top: int | None,
+    matrix: bool,
     as_json: bool,
 ) -> None:
     """Print what was asked about a recording."""
+    from regard import views
     from regard.recording.words import WordError
-    from regard.views import answer, terminal
-    from regard.views.scene import scene
+    from regard.views import answer
 
     with refusing(WordError, ValueError):
         if as_json:
             print_json(answer.as_json(seen, source, target, top=top or 100))
             return
-        shown = scene(seen, source, target, by=by.value, layer=layer, head=head, top=top or 10)
-    terminal.show(shown)
+        views.show(
+            seen, source, target, kind="matrix" if matrix else "words", by=by.value, layer=layer,
+            head=head, top=top or 10,
+        )  # fmt: skip
 
 
 def run(text: str, which: str | None) -> "Recording":

@@ -1,5 +1,6 @@
 """Views: scene and overview decide what is shown; terminal, page and figure draw it."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,9 @@ from regard.recording.recording import Recording
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from rich.text import Text
 
+    from regard.views.pen import Pen
     from regard.views.scene import Scene
 
 
@@ -16,16 +19,17 @@ def show(seen: Recording | Look, *what: Any, **how: Any) -> None:
     """Show a recording or a look where you are.
 
     In a notebook that is the page, in a frame of its own; else what `to_terminal` writes.
-    `show("browser")` writes the page to a temporary file and opens it.
+    `show("browser")` writes the page to a temporary file and opens it; `show(kind="matrix")`
+    prints one head as a whole.
     """
     from regard.views import notebook, terminal
 
     if what[:1] == ("browser",):
         notebook.open_in_browser(seen, *what[1:], **how)
-    elif notebook.here():
+    elif notebook.here() and "kind" not in how:
         notebook.display(seen, *what, **how)
     else:
-        terminal.show(_scene(seen, *what, **how))
+        terminal.write(_lines(seen, *what, **how))
 
 
 def to_terminal(
@@ -39,11 +43,11 @@ def to_terminal(
             read; of a look, the position of the query.
         width: in columns.
         colours: "none", "standard", "256" or "truecolor".
-        how: `by`, `layer`, `head`, `top`.
+        how: `by`, `layer`, `head`, `top`; `kind="matrix"` shows all weights of one head.
     """
     from regard.views import terminal
 
-    return terminal.to_terminal(_scene(seen, *what, **how), width, colours)
+    return terminal.written(_lines(seen, *what, **how), width, colours)
 
 
 def to_html(seen: Recording | Look, *what: Any, **how: Any) -> str | Path:
@@ -65,6 +69,22 @@ def in_notebook(seen: Recording | Look) -> str:
     from regard.views import notebook
 
     return notebook.framed(seen)
+
+
+def _lines(
+    seen: Recording | Look, *what: Any, kind: str = "words", **how: Any
+) -> "Callable[[Pen], Iterator[Text]]":
+    from regard.views import halves, terminal
+    from regard.views.chosen import Link
+
+    if kind not in ("words", "matrix"):
+        raise ValueError(f"kind: expected 'words' or 'matrix', received {kind!r}")
+    shown = _scene(seen, *what, **how)
+    if kind == "words":
+        return lambda pen: terminal.draw(shown, pen)
+    source, target, *_ = *what, None, None
+    link = Link(seen, shown, source, target, how.get("layer"), how.get("head"))
+    return lambda pen: halves.draw(shown, link, pen)
 
 
 def _scene(seen: Recording | Look, *what: Any, **how: Any) -> "Scene":

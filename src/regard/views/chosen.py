@@ -57,7 +57,7 @@ class Link:
     @property
     def name(self) -> str:
         """In which head."""
-        return f"layer {self.layer} head {self.head}"
+        return (f"layer {self.layer} " if self.layer is not None else "") + f"head {self.head}"
 
     def matrix(self, view: Any) -> Array:
         """(T, S) of this head."""

@@ -46,14 +46,21 @@ def write(lines: Callable[[Pen], Iterator[Text]], console: Console | None = None
 
 def to_terminal(shown: Scene | Overview, width: int = 80, colours: Colours = "none") -> str:
     """The same as text, with escape sequences where colours are asked for."""
+    return written(lambda pen: draw(shown, pen), width, colours)
+
+
+def written(
+    lines: Callable[[Pen], Iterator[Text]], width: int = 80, colours: Colours = "none"
+) -> str:
+    """Lines as text."""
     system = None if colours == "none" else colours
     console = Console(
         file=StringIO(), width=width, color_system=system, force_terminal=system is not None,
         no_color=False, highlight=False, markup=False, emoji=False, legacy_windows=False,
     )  # fmt: skip
-    show(shown, console)
-    written: StringIO = console.file  # type: ignore[assignment]
-    return written.getvalue()
+    write(lines, console)
+    file: StringIO = console.file  # type: ignore[assignment]
+    return file.getvalue()
 
 
 def draw(shown: Scene | Overview, pen: Pen) -> Iterator[Text]:
