@@ -40,3 +40,11 @@ class Frame:
 def parameters(kind: Any) -> list[str]:
     """The names of a forward's parameters."""
     return list(inspect.signature(kind.forward).parameters)[1:]
+
+
+def first(output: Any) -> Any:
+    """The first tensor of a model's output."""
+    try:
+        return output[0]
+    except (KeyError, IndexError, TypeError):
+        return output

@@ -137,6 +137,14 @@ def with_heads(kept: Kept, some: Array) -> Kept:
     )
 
 
+def with_dtype(kept: Kept, dtype: np.dtype[Any] | None) -> Kept:
+    """Query, key and value in another dtype; None leaves them as they are."""
+    if dtype is None:
+        return kept
+    arrays = (getattr(kept, name).astype(dtype) for name in ("query", "key", "value"))
+    return replace(kept, **dict(zip(("query", "key", "value"), arrays, strict=True)))
+
+
 def cut(kept: Kept, item: int, rows: Array, keys: Array, offset: int) -> Kept:
     """One item of a batch, with some of its rows and keys (sorted positions): no batch axis.
 

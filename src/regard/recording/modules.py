@@ -23,7 +23,7 @@ from regard.core.arguments import Array
 from regard.core.attention import compute
 from regard.core.call import check
 from regard.recording.frame import Frame
-from regard.recording.layer import Kept, differences
+from regard.recording.layer import Kept, differences, with_dtype
 from regard.recording.rules import NotRecordableError, array, tensor, translate_plain
 from regard.recording.watcher import Watcher
 
@@ -238,13 +238,13 @@ def _recorded(
     def attention(q: Any, k: Any, v: Any, mask: Any = None, *rest: Any, **named: Any) -> Any:
         causal = bool(named.get("is_causal", rest[1] if len(rest) > 1 else False))
         kind = None if own else "cross"
-        if own and any(place[0].startswith(f"{part}.".lstrip(".")) for part in watcher.decoders):
+        if own and any(place[0].startswith(f"{part}.".lstrip(".")) for part in _decoders(watcher)):
             kind = "decoder"
         options = translate_plain(mask, causal, None, watcher.known)
         kept = watcher.kept(
             module, place[0], (q, k, v), options, {"is_causal": causal or None}, kind, real
         )
-        kept = watcher.cast(kept)
+        kept = with_dtype(kept, watcher.dtype)
         ours, lse = compute(check(kept.query, kept.key, kept.value, **kept.options), True)
         found.append((kept, lse))
         return tensor(ours, q, {}).to(q.dtype)
@@ -260,6 +260,12 @@ def _recorded(
         pair = _rows(ours, batch_first), _rows(output, batch_first)
         watcher.keep(place, kept, lse, differences(*pair, alive, watcher.real(kept)))
     return ours if watcher.engine == "regard" and not nested else None
+
+
+def _decoders(watcher: Watcher) -> list[str]:
+    """Names of PyTorch's decoders: what attends to itself in them is a decoder's."""
+    kinds = (nn.TransformerDecoder, nn.TransformerDecoderLayer)
+    return [watcher.names[id(m)] for m in watcher.model.modules() if isinstance(m, kinds)]
 
 
 def _rest(layer: Any, source: Any, attended: Any) -> Any:

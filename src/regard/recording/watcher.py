@@ -13,8 +13,8 @@ from regard.core.arguments import Array
 from regard.core.attention import compute
 from regard.core.call import check
 from regard.core.indexing import size_in_words
-from regard.recording.frame import Frame, parameters
-from regard.recording.layer import Kept, differences, with_heads
+from regard.recording.frame import Frame, first, parameters
+from regard.recording.layer import Kept, differences, with_dtype, with_heads
 from regard.recording.memory import LESS, Budget
 from regard.recording.recording import Recording
 from regard.recording.rules import (
@@ -31,7 +31,6 @@ from regard.recording.stitch import Track, copied, rows_of, valid_keys
 
 # What a module's forward is handed where it attends to another sequence than its own.
 _ELSEWHERE = ("key_value_states", "encoder_hidden_states")
-_ARRAYS = ("query", "key", "value")
 # What reading or computing an attention of an unknown kind may raise; it is then not recorded.
 _OUR_REFUSALS = (TypeError, ValueError, RuntimeError, NotImplementedError)
 _CACHES = ("cache", "past_key_values", "cache_params")
@@ -144,7 +143,7 @@ class Watcher:
         caches = [c for name in _CACHES if (c := frame.given.get(name)) is not None]
         goes_on = any(cache is known for cache in caches for known in self._caches)
         if encoded is not None and self._output is not None:
-            goes_on |= _first(encoded) is _first(self._output)
+            goes_on |= first(encoded) is first(self._output)
         if not runs or not goes_on:
             self._refuse_too_much(frame)
             runs.append(Run())
@@ -235,15 +234,6 @@ class Watcher:
     def under_way(self) -> bool:
         """Whether the model's forward runs."""
         return bool(self._frames)
-
-    @property
-    def decoders(self) -> list[str]:
-        """Names of PyTorch's decoders: what attends to itself in them is a decoder's."""
-        return [
-            self.names[id(module)]
-            for module in self.model.modules()
-            if type(module).__name__ in ("TransformerDecoder", "TransformerDecoderLayer")
-        ]
 
     def place(self, module: Any) -> Place | None:
         """Where an attention of this forward stands; None where recording has stopped."""
@@ -336,7 +326,7 @@ class Watcher:
         """Compare the model's output (B, H, T, V) with that of what is kept."""
         if self.heads is not None or self.dtype is not None:
             kept, theirs, computed = (
-                self.cast(self._chosen(kept)),
+                with_dtype(self._chosen(kept), self.dtype),
                 theirs[:, self._some(kept)],
                 None,
             )
@@ -387,12 +377,6 @@ class Watcher:
         """Only the heads that were asked for."""
         return kept if self.heads is None else with_heads(kept, self._some(kept))
 
-    def cast(self, kept: Kept) -> Kept:
-        """In the dtype that was asked for."""
-        if self.dtype is None:
-            return kept
-        return replace(kept, **{name: getattr(kept, name).astype(self.dtype) for name in _ARRAYS})
-
     def _some(self, kept: Kept) -> Array:
         """The heads that were asked for, of those there are."""
         heads = np.arange(kept.query.shape[1]) if self.heads is None else np.array(self.heads)
@@ -421,11 +405,3 @@ class Watcher:
         size = size if self.dtype is None else self.dtype.itemsize
         config = getattr(self.model, "config", None)
         self.budget.refuse_over(config, items, tokens, size, self.layers, self.heads)
-
-
-def _first(output: Any) -> Any:
-    """The first tensor of a model's output."""
-    try:
-        return output[0]
-    except (KeyError, IndexError, TypeError):
-        return output
