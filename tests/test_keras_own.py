@@ -32,7 +32,7 @@ def run(backend, tmp_path, *arguments):
     """What each test did, by its name."""
     report = tmp_path / "report"
     here = Path(__file__).parent
-    paths = [str(here), str(here.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    paths = [str(here), os.environ.get("PYTHONPATH", "")]
     own = {"KERAS_BACKEND": backend, "REGARD_REPORT": str(report), "TF_CPP_MIN_LOG_LEVEL": "2"}
     own |= {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "keras_plugin", "-p", "no:cacheprovider"]
