@@ -149,6 +149,7 @@ inline Whole make_problem(Source& source, double most, bool may_be_wild) {
   p.G = source.chance(32) ? 0 : 1 + source.below(3);
   p.H = p.G * (1 + source.below(3));
   p.T = a_size(source, 210), p.S = a_size(source, 210), p.D = 1 + a_size(source, 100), p.V = a_size(source, 100);
+  if (source.chance(12)) p.T = 1, p.S = 2048 + a_size(source, 1200), p.D = 1 + a_size(source, 40);  // keys cut into parts
   while (double(p.B) * p.H * p.T * p.S * (p.D + p.V) > most) (p.T > p.S ? p.T : p.S) /= 2;
 
   auto content = [&] { return may_be_wild ? source.pick({tame, tame, loud, wild}) : source.pick({tame, tame, loud}); };
