@@ -1,5 +1,6 @@
 """One attention of a model: what is kept of it, and the `Look` that shows it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -115,6 +116,15 @@ def differences(ours: Array, theirs: Array, lse: Array, real: Array) -> tuple[fl
     apart = np.where(rows[..., None], np.where(np.isnan(apart), np.inf, apart), 0)
     largest = np.where(rows[..., None] & np.isfinite(theirs), np.abs(theirs), 0)
     return float(apart.max(initial=0)), float(largest.max(initial=0))
+
+
+def chosen(heads: Sequence[int] | None, kept: Kept) -> Array:
+    """The query heads that were asked for, of those there are; all of them where None were."""
+    count = kept.query.shape[1]
+    some = np.arange(count) if heads is None else np.array(heads)
+    if some.size and not 0 <= some.min() <= some.max() < count:
+        raise ValueError(f"heads: expected 0..{count - 1}, received {heads}")
+    return some
 
 
 def with_heads(kept: Kept, some: Array) -> Kept:

@@ -14,7 +14,7 @@ from regard.core.attention import compute
 from regard.core.call import check
 from regard.core.indexing import size_in_words
 from regard.recording.frame import Frame, first, parameters
-from regard.recording.layer import Kept, differences, with_dtype, with_heads
+from regard.recording.layer import Kept, chosen, differences, with_dtype, with_heads
 from regard.recording.memory import LESS, Budget
 from regard.recording.recording import Recording
 from regard.recording.rules import (
@@ -327,7 +327,7 @@ class Watcher:
         if self.heads is not None or self.dtype is not None:
             kept, theirs, computed = (
                 with_dtype(self._chosen(kept), self.dtype),
-                theirs[:, self._some(kept)],
+                theirs[:, chosen(self.heads, kept)],
                 None,
             )
         ours, lse = computed or compute(
@@ -375,14 +375,7 @@ class Watcher:
 
     def _chosen(self, kept: Kept) -> Kept:
         """Only the heads that were asked for."""
-        return kept if self.heads is None else with_heads(kept, self._some(kept))
-
-    def _some(self, kept: Kept) -> Array:
-        """The heads that were asked for, of those there are."""
-        heads = np.arange(kept.query.shape[1]) if self.heads is None else np.array(self.heads)
-        if heads.size and not 0 <= heads.min() <= heads.max() < kept.query.shape[1]:
-            raise ValueError(f"heads: expected 0..{kept.query.shape[1] - 1}, received {self.heads}")
-        return heads
+        return kept if self.heads is None else with_heads(kept, chosen(self.heads, kept))
 
     def _rows(self, run: Run, kept: Kept) -> slice:
         """The rows of this forward that are among the tokens that were asked for."""
