@@ -85,8 +85,8 @@ void write_rows(const Problem& p, const typename Space<F>::Rows& panel, const F*
       for (int i = 0; i < N; ++i) x[i] = load(panel.output + (c + i) * width<F> + first) * load(share + first);
       transpose<F>(x);
       for (int i = 0; i < N; ++i) {
-        char* to = out[i] + c * p.output.column;
         if (!out[i] || n <= 0) continue;
+        char* to = out[i] + c * p.output.column;
         if (n == N && in_place<F>(p.output, to)) {
           store(reinterpret_cast<F*>(to), x[i]);
           continue;
