@@ -72,6 +72,7 @@ struct Space {
 template <class F>
 void write_rows(const Problem& p, const typename Space<F>::Rows& panel, const F* share, int64_t columns, F* scratch) {
   constexpr int N = Lanes<F>::N;
+  const bool direct = in_place<F>(p.output, at_item(p.output, p, panel.row[0].item));
   for (int first = 0; first < panel.rows; first += N) {
     char* out[N];
     for (int i = 0; i < N; ++i) {
@@ -84,15 +85,14 @@ void write_rows(const Problem& p, const typename Space<F>::Rows& panel, const F*
       Vector<F> x[N];
       for (int i = 0; i < N; ++i) x[i] = load(panel.output + (c + i) * width<F> + first) * load(share + first);
       transpose<F>(x);
-      for (int i = 0; i < N; ++i) {
-        if (!out[i] || n <= 0) continue;
-        char* to = out[i] + c * p.output.column;
-        if (n == N && in_place<F>(p.output, to)) {
-          store(reinterpret_cast<F*>(to), x[i]);
-          continue;
+      for (int i = 0; i < N && n > 0; ++i) {
+        if (!out[i]) continue;
+        if (direct && n == N) {
+          store(reinterpret_cast<F*>(out[i]) + c, x[i]);
+        } else {
+          store(scratch, x[i]);
+          write_numbers(scratch, n, out[i] + c * p.output.column, p.output.type, p.output.column);
         }
-        store(scratch, x[i]);
-        write_numbers(scratch, n, to, p.output.type, p.output.column);
       }
     }
   }

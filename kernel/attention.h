@@ -134,7 +134,7 @@ extern const Looks looks_avx2, looks_avx512;
 
 static inline const char* at_item(const Array& array, const Problem& p, int64_t item) {
   const char* data = array.data;
-  for (int axis = p.batch_axes - 1; axis >= 0; --axis) {
+  for (int axis = p.batch_axes - 1; item && axis >= 0; --axis) {  // item 0 begins where the array does
     data += (item % p.batch_size[axis]) * array.batch[axis];
     item /= p.batch_size[axis];
   }

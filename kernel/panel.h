@@ -53,7 +53,7 @@ template <class F>
         Vector<F> x[N];
         for (int i = 0; i < N; ++i)
           x[i] = first + i < count ? load(reinterpret_cast<const F*>(from[first + i]) + done) * splat(factor) : splat(F(0));
-        transpose<F>(x);
+        if (first < count) transpose<F>(x);
         for (int i = 0; i < N; ++i) store(to + (done + i) * width<F> + first, x[i]);
       }
   memset(to + done * width<F>, 0, (columns - done) * width<F> * sizeof(F));
