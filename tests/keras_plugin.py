@@ -5,36 +5,22 @@ What each test did is written, a line of JSON each, to the file that REGARD_REPO
 
 import json
 import os
-from collections import Counter
 
 import pytest
 from keras.src import layers
 
 import regard.keras
 from regard import _kernel
-from regard.keras import computing
 
 layers.MultiHeadAttention = regard.keras.MultiHeadAttention
 layers.GroupedQueryAttention = regard.keras.GroupQueryAttention
 layers.Attention = regard.keras.Attention
-
-by_blocks = computing.by_blocks
-ran = Counter()
-
-
-def counted(*args, **kwargs):
-    ran["blocks"] += 1
-    return by_blocks(*args, **kwargs)
-
-
-computing.by_blocks = counted
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
     if call.when == "setup":
-        ran.clear()
         item.calls_before = sum(_kernel.calls()[:2])
     skipped_here = call.when == "setup" and report.skipped
     if call.when == "call" or skipped_here:
@@ -42,7 +28,6 @@ def pytest_runtest_makereport(item, call):
             "test": f"{item.cls.__name__}.{item.name}",
             "outcome": report.outcome,
             "kernel": sum(_kernel.calls()[:2]) - item.calls_before,
-            "blocks": ran["blocks"],
             "reason": str(report.longrepr) if report.outcome != "passed" else "",
         }
         with open(os.environ["REGARD_REPORT"], "a") as file:
