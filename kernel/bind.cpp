@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
+#include <cstring>
 #include <stdexcept>
 
 #include "dispatch.h"
@@ -85,19 +86,34 @@ struct Tensor {
   nb::dlpack::dtype dtype() const { return t.dtype; }
 };
 
+// An array of NumPy in the machine's own order of bytes, of four axes, likewise; other arrays have other ways.
+struct Buffered {
+  Py_buffer b = {};
+  Buffered() = default;
+  explicit Buffered(nb::handle object) : Buffered() {
+    if (PyObject_GetBuffer(object.ptr(), &b, PyBUF_STRIDES | PyBUF_FORMAT)) throw nb::python_error();
+    const char* format = b.format;
+    if (!format || !format[0] || format[1] || !strchr("efd", format[0])) throw nb::type_error("kernel: dtype");
+    if (b.ndim != 4) bad_shape("array (four axes)");
+    int64_t steps = reinterpret_cast<intptr_t>(b.buf);
+    for (int axis = 0; axis < 4; ++axis) steps |= b.strides[axis];
+    if (steps % b.itemsize) throw nb::type_error("kernel: alignment");
+  }
+  Buffered(const Buffered&) = delete;
+  ~Buffered() { PyBuffer_Release(&b); }
+  void* data() const { return b.buf; }
+  int64_t ndim() const { return 4; }
+  int64_t shape(int64_t axis) const { return b.shape[axis]; }
+  int64_t stride(int64_t axis) const { return b.strides[axis] / b.itemsize; }
+  int64_t itemsize() const { return b.itemsize; }
+  nb::dlpack::dtype dtype() const { return {uint8_t(nb::dlpack::dtype_code::Float), uint8_t(8 * b.itemsize), 1}; }
+};
+
 // The output alone, without options but scale and the causal rule that begins at the first key. `grouped`: key heads may be
 // fewer than query heads, and more than one.
-void forward_tensors(nb::handle query, nb::handle key, nb::handle value, nb::handle output, double scale, bool causal,
-                     bool grouped) {
+template <class A>
+void forward_plain(const A& q, const A& k, const A& v, const A& out, double scale, bool causal, bool grouped) {
   static const int64_t one = 1;
-  nb::handle type = query.type();
-  for (nb::handle other : {key, value, output})
-    if (!other.type().is(type)) throw nb::type_error("kernel: tensors of one type");
-  nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__");
-  auto table = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-  if (!table) throw nb::python_error();
-  if (table->major != 1 || !table->read) throw nb::type_error("kernel: version of DLPack");
-  Tensor q(table, query), k(table, key), v(table, value), out(table, output);
   Problem p = problem_of(q, k);
   auto cells = {&Array::head, &Array::row, &Array::column};
   p.V = v.shape(3);
@@ -112,6 +128,25 @@ void forward_tensors(nb::handle query, nb::handle key, nb::handle value, nb::han
     p.upper.type = int64, p.upper.batch[0] = 0;
   }
   without_gil([&] { return forward(p, interrupted); });
+}
+
+void forward_tensors(nb::handle query, nb::handle key, nb::handle value, nb::handle output, double scale, bool causal,
+                     bool grouped) {
+  nb::handle type = query.type();
+  for (nb::handle other : {key, value, output})
+    if (!other.type().is(type)) throw nb::type_error("kernel: tensors of one type");
+  nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__");
+  auto table = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (!table) throw nb::python_error();
+  if (table->major != 1 || !table->read) throw nb::type_error("kernel: version of DLPack");
+  Tensor q(table, query), k(table, key), v(table, value), out(table, output);
+  forward_plain(q, k, v, out, scale, causal, grouped);
+}
+
+void forward_arrays(nb::handle query, nb::handle key, nb::handle value, nb::handle output, double scale, bool causal) {
+  Buffered q(query), k(key), v(value), out(output);
+  if (out.b.readonly) throw nb::type_error("kernel: output (read only)");
+  forward_plain(q, k, v, out, scale, causal, true);
 }
 
 int tile_call(const std::string& what, const In& query, const In& key, const In& lse, const Out& out, int64_t row_begin,
@@ -256,6 +291,7 @@ NB_MODULE(_kernel, m) {
         nb::arg("output").noconvert(), nb::arg("lse").none().noconvert(), REGARD_RULE_ARGUMENTS, nb::arg("dropout"),
         nb::arg("seed"));
   m.def("forward_tensors", forward_tensors);
+  m.def("forward_arrays", forward_arrays);
   m.def("tile", tile_call, nb::arg("what"), nb::arg("query").noconvert(), nb::arg("key").noconvert(),
         nb::arg("lse").none().noconvert(), nb::arg("out").noconvert(), nb::arg("row_begin"), nb::arg("key_begin"),
         REGARD_RULE_ARGUMENTS);

@@ -28,6 +28,9 @@ def forward(
 def forward_tensors(
     query: Any, key: Any, value: Any, output: Any, scale: float, causal: bool, grouped: bool
 ) -> None: ...
+def forward_arrays(
+    query: Any, key: Any, value: Any, output: Any, scale: float, causal: bool
+) -> None: ...
 def tile(
     what: str,
     query: Any,
