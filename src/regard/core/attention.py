@@ -91,9 +91,10 @@ def attention(
     array([[16.8928, 15.7768]])
     """
     if type(query) is type(key) is type(value) is np.ndarray:
-        bare = mask is bias is window is query_offset is key_lengths is segments is ranges is None
-        bare = bare and softcap is sinks is seed is None and return_lse is False
-        if bare and type(dropout) is float and dropout == 0:
+        bare = mask is None and bias is None and window is None and query_offset is None
+        bare = bare and key_lengths is None and segments is None and ranges is None
+        bare = bare and softcap is None and sinks is None and seed is None
+        if bare and return_lse is False and type(dropout) is float and dropout == 0:
             found = _direct(query, key, value, causal, scale, precision)
             if found is not None:
                 return found
