@@ -92,13 +92,13 @@ void begin_rows(const Problem& p, const Gradients& g, const Space<F>& s, Rows<F>
     if (i >= panel.rows) continue;
     const Row& row = panel.row[i];
     auto at = [&](const Array& a) { return row_of(a, p, row.item, row.head, row.query); };
-    double delta = g.lse ? -read(at(g.lse), g.lse.type) : 0;
-    const char *grad = at(g.output), *output = at(p.output);
-    for (int64_t c = 0; c < p.V; ++c)
-      delta += read(grad + c * g.output.column, g.output.type) * read(output + c * p.output.column, p.output.type);
-    panel.delta[i] = F(delta);
     tame_row(at(p.query), p.query, p.D, s.D, panel.query_rows + i * s.D);
-    if (!tame_row(grad, g.output, p.V, s.V, panel.grad_rows + i * s.V)) panel.spoiled[i] = NAN, panel.any_spoiled = true;
+    F *grad = panel.grad_rows + i * s.V, *output = s.scratch;
+    if (!tame_row(at(g.output), g.output, p.V, s.V, grad)) panel.spoiled[i] = NAN, panel.any_spoiled = true;
+    read_numbers(at(p.output), p.output.type, p.output.column, p.V, output);
+    double sum[4] = {g.lse ? -read(at(g.lse), g.lse.type) : 0};  // four, so that none waits for the last addition
+    for (int64_t c = 0; c < p.V; ++c) sum[c % 4] += double(grad[c]) * double(output[c]);
+    panel.delta[i] = F(sum[0] + sum[1] + (sum[2] + sum[3])) * panel.spoiled[i];
   }
 }
 
@@ -119,10 +119,10 @@ template <int vectors, class F>
 template <class F>
 void add_rows(const F* w, int rows, const F* x, int64_t columns, F* out, int from, int to) {
   constexpr int N = Lanes<F>::N;
-  int64_t c = 0;
-  for (; c + 3 * N <= columns; c += 3 * N) row_tile<3, F>(w, rows, x + c, columns, out + c, columns, from, to);
-  if (columns - c == 2 * N) row_tile<2, F>(w, rows, x + c, columns, out + c, columns, from, to);
-  if (columns - c == N) row_tile<1, F>(w, rows, x + c, columns, out + c, columns, from, to);
+  int64_t c = 0, left = columns / N;
+  for (; left == 3 || left > 4; c += 3 * N, left -= 3) row_tile<3, F>(w, rows, x + c, columns, out + c, columns, from, to);
+  for (; left >= 2; c += 2 * N, left -= 2) row_tile<2, F>(w, rows, x + c, columns, out + c, columns, from, to);
+  if (left) row_tile<1, F>(w, rows, x + c, columns, out + c, columns, from, to);  // too few sums at once to be quick
 }
 
 // A row whose gradient is not finite makes NaN of the values that it attends, and only of those.
