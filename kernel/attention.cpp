@@ -142,9 +142,9 @@ int64_t begin(const Problem& p, const Space<F>& space, const Unit& unit) {
   const int64_t group = p.H / p.G;
   int64_t used = 0;
   if (p.bias) memset(space.bias, 0, block * width<F> * sizeof(F));
-  for (int64_t r = unit.begin; r < unit.end; r += width<F>, ++used) {
+  for (int64_t r = unit.begin; r < unit.end; r += space.panel[used++].rows) {
     auto& panel = space.panel[used];
-    panel.set(p, r, unit.end, [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / p.T, n % p.T); },
+    panel.set(p, r, panel_end<F>(r, unit.end), [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / p.T, n % p.T); },
               space.scores);
     panel.whole = false;
     memset(panel.seen, 0, sizeof panel.seen);
@@ -309,9 +309,9 @@ int tile(const Problem& p, const Tile& t, const Unit& unit, char* workspace) {
   const char* key_rows = row_of(p.key, p, unit.item, unit.key_head, 0);
   Logs<F> lse;
   if (p.bias) memset(space.bias, 0, block * width<F> * sizeof(F));
-  for (int64_t r = unit.begin; r < unit.end; r += width<F>) {
-    auto& panel = space.panel[0];
-    panel.set(p, r, unit.end,
+  auto& panel = space.panel[0];
+  for (int64_t r = unit.begin; r < unit.end; r += panel.rows) {
+    panel.set(p, r, panel_end<F>(r, unit.end),
               [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / t.rows, t.row_begin + n % t.rows); },
               space.scores);
     const Pieces<F>& piece = pieces<F>(panel.rows);

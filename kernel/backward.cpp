@@ -208,11 +208,11 @@ void part(const Problem& p, const Gradients& g, const Part& part, char* workspac
     memset(s.grad_key, 0, keys * s.D * sizeof(F));
     memset(s.grad_value, 0, keys * s.V * sizeof(F));
   }
-  for (int64_t rows = unit.begin; rows < unit.end; rows += s.panels * width<F>) {
+  for (int64_t r = unit.begin; r < unit.end;) {
     int64_t used = 0, begin = part.key_end, end = part.key_begin;
-    for (int64_t r = rows; r < unit.end && used < s.panels; r += width<F>, ++used) {
+    for (; r < unit.end && used < s.panels; r += s.panel[used++].rows) {
       Rows<F>& panel = s.panel[used];
-      panel.set(p, r, unit.end, [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / p.T, n % p.T); }, s.scratch);
+      panel.set(p, r, panel_end<F>(r, unit.end), [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / p.T, n % p.T); }, s.scratch);
       begin_rows(p, g, s, panel, e);
       if (panel.begin < begin) begin = panel.begin;
       if (panel.end > end) end = panel.end;

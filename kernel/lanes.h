@@ -109,7 +109,7 @@ inline Vector<float> exp2(Vector<float> t) {
   using V = Vector<float>;
   using I = Integers<float>;
   const V least = splat(-127.0f), magic = splat(0x1.8p23f + 127.0f);
-  t = t < least ? least : t;
+  t = larger(least, t);
   V shifted = t + magic, r = t - (shifted - magic);
   V p = splat(0x1.41fbbcp-13f);
   p = p * r + splat(0x1.5f3e54p-10f);
@@ -126,7 +126,7 @@ inline Vector<double> exp2(Vector<double> t) {
   using V = Vector<double>;
   using I = Integers<double>;
   const V least = splat(-1023.0), magic = splat(0x1.8p52 + 1023.0);
-  t = t < least ? least : t;
+  t = larger(least, t);
   V shifted = t + magic, r = t - (shifted - magic), p = splat(1.3691488853904128e-12);
   const double series[] = {2.5678435993488206e-11, 4.4455382718708114e-10, 7.054911620801123e-09, 1.0178086009239699e-07,
                            1.3215486790144307e-06, 1.5252733804059840e-05, 1.5403530393381608e-04, 1.3333558146428443e-03,

@@ -65,6 +65,14 @@ template <class F>
     }
 }
 
+// Where a panel that begins at row `first` ends: as many rows as fit, but four vectors as two and two. A single vector leaves
+// too few sums in flight to be quick.
+template <class F>
+int64_t panel_end(int64_t first, int64_t last) {
+  int64_t left = last - first, rows = left > width<F> && left <= 4 * Lanes<F>::N ? 2 * Lanes<F>::N : width<F>;
+  return left < rows ? last : first + rows;
+}
+
 template <class F>
 struct Panel {
   int rows = 0;
@@ -76,11 +84,11 @@ struct Panel {
   bool outside(int64_t at) const { return at >= end || at + block <= begin; }
   bool inside(int64_t at) const { return at >= inner_begin && at + block <= inner_end; }
 
-  // Rows [first, last), as many as fit, each made by make(number). A negative scale turns the queries' sign instead, which is
+  // Rows [first, last), no more than fit, each made by make(number). A negative scale turns the queries' sign instead, which is
   // exact, so that bare scores can be compared.
   template <class MakeRow>
   void set(const Problem& p, int64_t first, int64_t last, MakeRow make, F* scratch) {
-    rows = int(last - first < width<F> ? last - first : width<F>);
+    rows = int(last - first);
     begin = p.S, end = 0, inner_begin = 0, inner_end = p.S;
     for (int i = 0; i < rows; ++i) {
       const Row& r = row[i] = make(first + i);
