@@ -1,11 +1,22 @@
 // Who may attend, a block of 64 keys at a time: one bit a key in one word a row. Ranges, masks, segments and infinite biases all
 // end in these words; a block that nobody may attend is skipped, one that all may attend costs nothing.
 #pragma once
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #include "rule.h"
 #include "tiles.h"
 
 namespace regard {
 namespace {
+
+// Whether rows of `a` are rows of F as they lie.
+template <class F>
+bool in_place(const Array& a, const char* rows) {
+  constexpr Type own = sizeof(F) == 4 ? float32 : float64;
+  return a.type == own && a.column == int64_t(sizeof(F)) && (uintptr_t(rows) | uintptr_t(a.row) | uintptr_t(a.head)) % sizeof(F) == 0;
+}
 
 inline uint64_t range_word(int64_t begin, int64_t end) {  // relative to the block
   begin = begin < 0 ? 0 : begin;
@@ -21,6 +32,12 @@ inline uint64_t mask_word(const char* mask, int64_t stride, int count) {
     return word;
   }
   int j = 0;
+#if defined(__AVX2__)
+  for (; j + 32 <= count; j += 32) {
+    __m256i none = _mm256_cmpeq_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(mask + j)), _mm256_setzero_si256());
+    word |= uint64_t(~uint32_t(_mm256_movemask_epi8(none))) << j;
+  }
+#endif
   for (; j + 8 <= count; j += 8) {  // eight bytes to eight bits: gather their lowest bits by one product
     uint64_t bytes;
     memcpy(&bytes, mask + j, 8);
@@ -60,16 +77,6 @@ inline uint64_t bias_lane(const char* bias, int64_t stride, uint64_t word, int c
 template <class F>
 uint64_t bias_lane(const Problem& p, const char* bias, uint64_t word, int count, F* lane, bool& bad) {
   int64_t stride = p.bias.column;
-  if (p.bias.type == float32 && stride == 4) {  // the common case: nothing to convert, and rarely anything infinite
-    float strange = 0;
-    for (int j = 0; j < count; ++j) {
-      float x;
-      memcpy(&x, bias + 4 * j, 4);
-      strange += x * 0;
-      lane[j * width<F>] = x;
-    }
-    if (strange == 0) return word;
-  }
   switch (p.bias.type) {
     case float64: return bias_lane<F, double>(bias, stride, word, count, lane, bad, [](double x) { return x; });
     case float16: return bias_lane<F, uint16_t>(bias, stride, word, count, lane, bad, [](uint16_t x) { return double(from_float16(x)); });
@@ -107,6 +114,29 @@ inline Integers<F> may_attend(const Words<F>& words, int key, int vector) {
   return (bits << (size - 1 - key % size)) < 0;
 }
 
+// The biases of a panel's rows for a block's keys, by lane; clears bits as above. Most biases are numbers of F in a row, and
+// finite: those need no second look.
+template <class F>
+void find_biases(const Problem& p, const Row* rows, int count, int64_t begin, int keys, Words<F>& words, F* bias, bool& bad) {
+  constexpr int N = Lanes<F>::N;
+  const char* from[width<F>] = {};
+  for (int i = 0; i < count; ++i) {
+    from[i] = rows[i].bias + begin * p.bias.column;
+    for (int j = block; j < 2 * block; j += 16) __builtin_prefetch(from[i] + j * p.bias.column);
+  }
+  F strange[width<F>];
+  bool simple = in_place<F>(p.bias, from[0]) && keys % N == 0;
+  if (simple) {
+    squares<F>(from, count, keys, F(1), bias);
+    Vector<F> zeros[3] = {};
+    for (int j = 0; j < keys; ++j)
+      for (int v = 0; v < 3; ++v) zeros[v] += load(bias + j * width<F> + v * N) * splat(F(0));
+    for (int v = 0; v < 3; ++v) store(strange + v * N, zeros[v]);
+  }
+  for (int i = 0; i < count; ++i)
+    if (words.row[i] && !(simple && strange[i] == 0)) words.row[i] = bias_lane(p, from[i], words.row[i], keys, bias + i, bad);
+}
+
 // The words of a panel's rows for the block that begins at key `begin`; the panel's biases go to `bias`. Returns flags.
 // Rows that share a mask or segment (as all queries of a padding mask do) share the work.
 template <class F>
@@ -122,6 +152,7 @@ template <class F>
     if (word && row.mask) {
       const char* mask = row.mask + begin * p.mask.column;
       if (mask != last_mask) masked = mask_word(last_mask = mask, p.mask.column, keys);
+      __builtin_prefetch(mask + block * p.mask.column);  // the row's next piece: rows lie too far apart to be foreseen
       word &= masked;
     }
     if (word && row.key_segments) {
@@ -130,9 +161,9 @@ template <class F>
         same = segment_word(last_segments = segments, p.key_segments.column, last_segment = row.segment, keys);
       word &= same;
     }
-    if (word && row.bias) word = bias_lane(p, row.bias + begin * p.bias.column, word, keys, bias + i, bad);
     words.row[i] = word;
   }
+  if (p.bias) find_biases(p, rows, count, begin, keys, words, bias, bad);
   words.set(count);
   return bad ? attends_bad_bias : 0;
 }

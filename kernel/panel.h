@@ -33,29 +33,14 @@ void write_numbers(const F* from, int64_t count, char* to, Type type, int64_t st
     for (int64_t i = 0; i < count; ++i) write(to + i * stride, type, from[i]);
 }
 
-// Whether rows of `a` are rows of F as they lie.
-template <class F>
-bool in_place(const Array& a, const char* rows) {
-  constexpr Type own = sizeof(F) == 4 ? float32 : float64;
-  return a.type == own && a.column == int64_t(sizeof(F)) && (uintptr_t(rows) | uintptr_t(a.row) | uintptr_t(a.head)) % sizeof(F) == 0;
-}
-
 // A row of `a` for each row of a panel, by lane: to[column][lane], times `factor`. Lanes without a row are 0.
 template <class F>
 [[gnu::noinline]] void pack_lanes(const Problem& p, const Array& a, const Row* rows, int count, int64_t columns, F factor, F* to, F* scratch) {
   constexpr int N = Lanes<F>::N;
-  const char* from[width<F>];
+  const char* from[width<F>] = {};
   for (int i = 0; i < count; ++i) from[i] = row_of(a, p, rows[i].item, rows[i].head, rows[i].query);
-  int64_t done = 0;
-  if (count && in_place<F>(a, from[0]))  // square by square
-    for (; done + N <= columns; done += N)
-      for (int first = 0; first < width<F>; first += N) {
-        Vector<F> x[N];
-        for (int i = 0; i < N; ++i)
-          x[i] = first + i < count ? load(reinterpret_cast<const F*>(from[first + i]) + done) * splat(factor) : splat(F(0));
-        if (first < count) transpose<F>(x);
-        for (int i = 0; i < N; ++i) store(to + (done + i) * width<F> + first, x[i]);
-      }
+  int64_t done = count && in_place<F>(a, from[0]) ? columns / N * N : 0;
+  squares<F>(from, count, done, factor, to);
   memset(to + done * width<F>, 0, (columns - done) * width<F> * sizeof(F));
   for (int i = 0; i < count; ++i)
     for (int64_t c = done; c < columns; c += block) {

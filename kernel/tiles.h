@@ -85,5 +85,19 @@ template <int vectors, class F>
   }
 }
 
+// Rows of numbers by lane: to[column][lane] = from[lane][column] * factor, whole vectors of columns. Lanes without a row are 0.
+template <class F>
+void squares(const char* const* from, int rows, int64_t columns, F factor, F* to) {
+  constexpr int N = Lanes<F>::N;
+  for (int64_t c = 0; c < columns; c += N)
+    for (int first = 0; first < width<F>; first += N) {
+      Vector<F> x[N];
+      for (int i = 0; i < N; ++i)
+        x[i] = first + i < rows ? load(reinterpret_cast<const F*>(from[first + i]) + c) * splat(factor) : splat(F(0));
+      if (first < rows) transpose<F>(x);
+      for (int i = 0; i < N; ++i) store(to + (c + i) * width<F> + first, x[i]);
+    }
+}
+
 }  // namespace
 }  // namespace regard
