@@ -18,38 +18,6 @@ from regard.recording.capture import record
 from regard.recording.rules import translate
 
 ENCODER_DECODER = {"input_ids": ids(1, 5), "decoder_input_ids": ids(2, 3)[1:]}
-CASES = {
-    "GPT2LMHeadModel": {"input_ids": ids(1, 6)},
-    "BertModel": padded("right"),
-    "LlamaForCausalLM": padded("left"),
-    "MistralForCausalLM": padded("left"),
-    "Gemma2ForCausalLM": padded("left"),
-    "GptOssForCausalLM": padded("left"),
-    "BartForConditionalGeneration": ENCODER_DECODER,
-    "T5ForConditionalGeneration": ENCODER_DECODER,
-    "ViTModel": {"pixel_values": torch.randn(2, 3, 24, 24, generator=torch.manual_seed(1))},
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_model_runs_as_it_did_and_its_weights_are_those_of_eager(name):
-    model, inputs = tiny(name), CASES[name]
-    before = model.config._attn_implementation
-    with torch.no_grad():
-        expected = model(**inputs)[0]
-        with record(model) as seen:
-            given = model(**inputs)[0]
-        assert torch.equal(model(**inputs)[0], expected)
-    assert torch.equal(given, expected)
-    assert model.config._attn_implementation == before
-    assert worst(seen, eager(model, **inputs)) < 5e-6
-    check = seen.check()
-    assert check.verified, check
-    assert 0 < check.relative < 2e-6
-    assert seen.unrecorded == {}
-    assert [layer.number for layer in seen.layers if layer.kind != "cross"] == sorted(
-        layer.number for layer in seen.layers if layer.kind != "cross"
-    ) or len({layer.kind for layer in seen.layers}) > 1
 
 
 def test_the_embedded_model_agrees_with_its_eager_attention():
@@ -356,41 +324,6 @@ def test_an_attention_that_cannot_be_recorded_is_named_and_the_model_goes_on(mon
     assert torch.equal(given, expected)
     assert [layer.number for layer in seen.layers] == [1]
     assert list(seen.unrecorded) == ["encoder.layer.0.attention.self"]
-
-
-def test_a_wrong_recording_is_found_out(monkeypatch):
-    """What the proof is for: a window that is one off, another group of heads, a lost bias."""
-
-    def faulty(change):
-        def wrong(*call):
-            return change(translate(*call))
-
-        monkeypatch.setattr(watcher, "translate", wrong)
-
-    def later(options):
-        first, past = options["ranges"]
-        return options | {"ranges": (np.minimum(first + (past - first > 1), past), past)}
-
-    def without(name):
-        return lambda options: {n: v for n, v in options.items() if n != name}
-
-    inputs = padded("left")
-    for name, change in {
-        "MistralForCausalLM": later,
-        "Gemma2ForCausalLM": without("softcap"),
-        "GptOssForCausalLM": without("sinks"),
-        "LlamaForCausalLM": without("scale"),
-        "T5ForConditionalGeneration": without("bias"),
-    }.items():
-        faulty(change)
-        if name == "LlamaForCausalLM":
-            faulty(lambda options: options | {"scale": 2 * options["scale"]})
-        given = ENCODER_DECODER if name.startswith("T5") else inputs
-        model = tiny(name, **({"attn_logit_softcapping": 0.5} if "Gemma" in name else {}))
-        with torch.no_grad(), record(model) as seen:
-            model(**given)
-        assert not seen.check().verified, name
-        assert "not verified: differs by" in str(seen.check())
 
 
 # ------------------------------------------------------------------ how much is kept

@@ -1,4 +1,4 @@
-"""Two dozen kinds of transformers models, tiny and with random weights that attend sharply.
+"""Over two dozen kinds of transformers models, tiny and with random weights that attend sharply.
 
 `KINDS` maps a name to a function that makes a model and its inputs: a batch of two, the first one
 padded on the left where the model takes an attention mask. `sharpen` scales what makes queries and
@@ -46,6 +46,11 @@ def pixels(size: int) -> dict[str, torch.Tensor]:
 
 
 @kind
+def llama() -> Made:
+    return hf.LlamaModel(hf.LlamaConfig(**LLAMA)), tokens()
+
+
+@kind
 def mistral() -> Made:
     return hf.MistralModel(hf.MistralConfig(**LLAMA, sliding_window=5)), tokens()
 
@@ -71,6 +76,11 @@ def gemma3() -> Made:
 @kind
 def qwen2() -> Made:
     return hf.Qwen2Model(hf.Qwen2Config(**LLAMA)), tokens()
+
+
+@kind
+def qwen3() -> Made:
+    return hf.Qwen3Model(hf.Qwen3Config(**LLAMA, head_dim=8)), tokens()
 
 
 @kind
@@ -213,6 +223,20 @@ def clip_text() -> Made:
 
 
 @kind
+def clip_vision() -> Made:
+    config = hf.CLIPVisionConfig(**BERT, image_size=24, patch_size=8)
+    return hf.CLIPVisionModel(config), pixels(24)
+
+
+@kind
+def distilbert() -> Made:
+    config = hf.DistilBertConfig(
+        dim=48, hidden_dim=40, n_layers=2, n_heads=6, vocab_size=97, max_position_embeddings=40
+    )
+    return hf.DistilBertModel(config), tokens()
+
+
+@kind
 def swin() -> Made:
     config = hf.SwinConfig(
         image_size=32, patch_size=4, embed_dim=24, depths=[2], num_heads=[6], window_size=4
@@ -329,7 +353,7 @@ def wav2vec2() -> Made:
 NORMS = ("q_norm.weight", "k_norm.weight", "q_layernorm.weight", "k_layernorm.weight")
 PROJECTIONS = (
     *("q_proj.weight", "k_proj.weight", "query.weight", "key.weight", ".q.weight", ".k.weight"),
-    *("c_attn.weight", "Wqkv.weight", "qkv.weight"),
+    *("q_lin.weight", "k_lin.weight", "c_attn.weight", "Wqkv.weight", "qkv.weight"),
 )
 
 

@@ -257,9 +257,9 @@ class Watcher:
     ) -> Kept:
         """What the call is, with the model's own arrays; its tokens are noted on the way."""
         query, key, value = operands
-        causal = given.get("is_causal")
-        causal = getattr(module, "is_causal", None) if causal is None else causal
-        causal = looks_causal(options) if causal is None else causal
+        # Of a call it may be said that it isn't causal, since the mask is or there is one row.
+        said = given.get("is_causal") or getattr(module, "is_causal", False) is True
+        causal = said or looks_causal(options)
         if kind is None and self._attends_elsewhere(name, query, key):
             kind = "cross"
         kind = kind or ("decoder" if causal else "encoder")
