@@ -79,7 +79,8 @@ struct Sums {
   Array received, seen;            // (…, H, S), by key: weight, and how many rows may attend
   Array along, met;                // (…, H, T + S - 1), by key - row + T - 1
   Array entropy;                   // (…, H, T), in nats
-  Array row_ids, key_ids, same;    // (…, T), (…, S) and (…, H): weight on keys whose id is the row's own; or absent
+  Array row_ids, key_ids, same;    // (…, T), (…, S), 0 or more, and (…, H, 2): weight on keys of the row's own id, and on keys behind one;
+                                   // or absent
 };
 
 // The keys of each row that have the most weight, or, where sums are given, the most beyond what other rows give.

@@ -253,8 +253,8 @@ void sums_call(const In& query, const In& key, const In& lse, const In& real, co
   expect(out.entropy, {float64}, "entropy");
   if (same.is_valid()) {
     if (!row_ids.is_valid() || !key_ids.is_valid()) bad_shape("same (needs row_ids and key_ids)");
-    expect_own(same, p, "same", 1);
-    out.same = operand(same, p, "same", {p.H}, {&Array::head});
+    expect_own(same, p, "same", 2);
+    out.same = operand(same, p, "same", {p.H, 2}, {&Array::head, &Array::column});
     out.row_ids = operand(row_ids, p, "row_ids", {p.T}, {&Array::row}, true);
     out.key_ids = operand(key_ids, p, "key_ids", {p.S}, {&Array::column}, true);
     expect(out.same, {float64}, "same");

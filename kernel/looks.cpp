@@ -96,14 +96,14 @@ bool block_scores(const Problem& p, const Space<F>& s, Rows<F>& panel, const Exp
   return true;
 }
 
-// Adds one panel's weights for a block to the block's sums, and to each row's Σ w log2 w and Σ w on keys of its own id.
+// Adds one panel's weights for a block to the block's sums, and to each row's Σ w log2 w and Σ w on keys of its own id and behind one.
 template <int vectors, class F>
 [[gnu::noinline]] void add_weights(const Space<F>& s, const Rows<F>& panel, F factor, const Words<F>* words,
-                                   const typename Lanes<F>::Bits* key_ids, F* spread, F* same, int from, int to) {
+                                   const typename Lanes<F>::Bits* key_ids, F* spread, F* same, F* behind, int from, int to) {
   constexpr int N = Lanes<F>::N;
   using V = Vector<F>;
   const V zero = splat(F(0)), least = splat(F(-2000));  // w log w is 0 long before that
-  V sum[vectors] = {}, own[vectors] = {}, counted[vectors];
+  V sum[vectors] = {}, own[vectors] = {}, after[vectors] = {}, counted[vectors];
   Integers<F> ids[vectors];
   for (int v = 0; v < vectors; ++v) counted[v] = load(panel.counted + v * N), memcpy(&ids[v], panel.id + v * N, sizeof ids[v]);
   for (int j = from; j < to; ++j) {
@@ -120,12 +120,15 @@ template <int vectors, class F>
       together += w;
       F* at = s.by_distance + j + v * N;
       store(at, load(at) + w);
-      if (key_ids) own[v] += ids[v] == Integers<F>{} + key_ids[j] ? w : zero;
+      if (key_ids) {
+        own[v] += ids[v] == Integers<F>{} + key_ids[j] ? w : zero;
+        after[v] += ids[v] == Integers<F>{} + key_ids[j - 1] ? w : zero;
+      }
     }
     F* at = s.by_key + j * N;
     store(at, load(at) + together);
   }
-  for (int v = 0; v < vectors; ++v) store(spread + v * N, sum[v]), store(same + v * N, own[v]);
+  for (int v = 0; v < vectors; ++v) store(spread + v * N, sum[v]), store(same + v * N, own[v]), store(behind + v * N, after[v]);
 }
 
 int64_t& integer_at(const Array& a, char* from, int64_t n) { return *reinterpret_cast<int64_t*>(from + n * a.column); }
@@ -161,8 +164,8 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
   const char* key_rows = row_of(p.key, p, item, head / (p.H / p.G), 0);
   auto here = [&](const Array& a) { return const_cast<char*>(at_item(a, p, item)) + head * a.head; };
   char *received = here(out.received), *seen = here(out.seen), *along = here(out.along), *met = here(out.met);
-  double same = 0;
-  typename Lanes<F>::Bits ids[block];
+  double same = 0, behind = 0;
+  typename Lanes<F>::Bits ids[1 + block];  // from the key before the block's first on
   if (p.bias) memset(s.bias, 0, block * width<F> * sizeof(F));
   for (int64_t first = 0; first < p.T; first += s.panels * width<F>) {
     int used = 0;
@@ -178,19 +181,19 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
       const F* keys = nullptr;
       int64_t key_row = 0, count = p.S - at < block ? p.S - at : block;
       memset(s.by_key, 0, block * N * sizeof(F));
-      if (out.same)
-        for (int64_t j = 0; j < count; ++j) ids[j] = typename Lanes<F>::Bits(read_int(at_item(out.key_ids, p, item) + (at + j) * out.key_ids.column));
+      for (int64_t j = out.same ? -1 : count; j < count; ++j)
+        ids[1 + j] = at + j < 0 ? -1 : typename Lanes<F>::Bits(read_int(at_item(out.key_ids, p, item) + (at + j) * out.key_ids.column));
       for (int n = 0; n < used; ++n) {
         Rows<F>& panel = s.panel[n];
         bool all;
         int from, to;
         if (!block_scores(p, s, panel, e, key_rows, at, &keys, &key_row, &all, &from, &to)) continue;
         const Words<F>* words = all ? nullptr : s.words;
-        F parts[width<F>], own[width<F>];
+        F parts[width<F>], own[width<F>], after[width<F>];
         memset(s.by_distance, 0, (block + width<F>) * sizeof(F));
         static constexpr decltype(&add_weights<1, F>) shapes[] = {add_weights<1, F>, add_weights<2, F>, add_weights<3, F>};
-        shapes[(panel.rows - 1) / N](s, panel, e.factor, words, out.same ? ids : nullptr, parts, own, from, to);
-        for (int i = 0; i < panel.rows; ++i) spread[n][i] += parts[i], same += out.same ? own[i] : 0;
+        shapes[(panel.rows - 1) / N](s, panel, e.factor, words, out.same ? ids + 1 : nullptr, parts, own, after, from, to);
+        for (int i = 0; i < panel.rows; ++i) spread[n][i] += parts[i], same += out.same ? own[i] : 0, behind += out.same ? after[i] : 0;
         int64_t shift = at - panel.last + p.T - 1;
         for (int64_t x = from; x < to + panel.rows - 1; ++x)
           if (s.by_distance[x] != 0) number_at(out.along, along, shift + x) += s.by_distance[x];
@@ -206,7 +209,7 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
       for (int i = 0; i < s.panel[n].rows; ++i)
         write(const_cast<char*>(row_of(out.entropy, p, item, head, s.panel[n].row[i].query)), float64, -spread[n][i] / log2_e);
   }
-  if (out.same) write(here(out.same), float64, same);
+  if (out.same) write(here(out.same), float64, same), write(here(out.same) + out.same.column, float64, behind);
 }
 
 // ---- the keys that stand out ----

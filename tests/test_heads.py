@@ -8,7 +8,7 @@ from tiny import ids, padded, tiny
 
 from regard.recording.capture import record
 
-SHARES = ("first", "special", "itself", "previous", "next", "same_token")
+SHARES = ("first", "special", "itself", "previous", "next", "same_token", "induction")
 
 
 def plain(items):
@@ -34,6 +34,7 @@ def plain(items):
             "previous": j == i - 1,
             "next": j == i + 1,
             "same_token": same & (i != j),
+            "induction": np.pad(same & (i != j), ((0, 0), (1, 0)))[:, :-1],
         }.items():
             total[name] += w[where].sum()
         total["far"] += (w * abs(i - j)).sum()
@@ -119,6 +120,19 @@ def test_with_a_bias_and_with_holes_in_the_keys():
             agrees(next(rows), expected)
 
 
+def test_a_text_of_many_blocks_that_repeats_itself():
+    model, tokens = tiny("LlamaForCausalLM"), ids(1, 151)
+    tokens[0, 89:] = tokens[0, :62]
+    with torch.no_grad(), record(model) as seen:
+        model(tokens)
+    rows, special = iter(seen.heads()), np.arange(151) == 0
+    for layer in seen.item(0).layers:
+        for expected in judged(layer, tokens[0].numpy(), special):
+            row = next(rows)
+            agrees(row, expected)
+            assert row["induction"] > 0.005
+
+
 def test_the_table_alone_tells_the_two_heads_apart():
     table = recorded().heads()
     assert len(table) == 72
@@ -136,7 +150,7 @@ def test_cross_attention_has_no_distances():
     cross = [layer.kind == "cross" for layer in seen.layers for _ in layer.heads]
     for name in table.dtype.names:
         missing = np.isnan(table[name].astype(float))
-        blank = name in ("itself", "previous", "next", "same_token", "distance")
+        blank = name in (*SHARES[2:], "distance")
         assert missing.tolist() == [blank and here for here in cross], name
 
 

@@ -206,7 +206,7 @@ struct Others {
     if (source.chance(2)) {
       auto id = [&] { return double(source.next() % 4); };
       w.give(source, sums.row_ids, int64, {p.T}, {row}, true, id), w.give(source, sums.key_ids, int64, {p.S}, {column}, true, id);
-      out(sums.same, float64, {p.H}, {head});
+      out(sums.same, float64, {p.H, 2}, {head, column});
     }
     top.k = 1 + source.below(9);
     out(top.weights, real, {p.H, p.T, top.k}, {head, row, column}), out(top.positions, int64, {p.H, p.T, top.k}, {head, row, column});

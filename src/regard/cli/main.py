@@ -263,7 +263,7 @@ def heads(
         typer.Option(
             metavar="MEASURE",
             help="selectivity, entropy, first, special, itself, previous, next, same_token, "
-            "distance or heaviest.",
+            "induction, distance or heaviest.",
         ),
     ] = "selectivity",
     layer: Layer = None,

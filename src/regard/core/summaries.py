@@ -55,8 +55,9 @@ def sums(
 ) -> Sums:
     """One pass over all weights, in the kernel; each head is summed in one order.
 
-    `same`: an id for each row (B…, T) and each key (B…, S), int64, and an array (B…, H) that is
-    given the weight that rows have on keys of their own id.
+    `same`: an id for each row (B…, T) and each key (B…, S), int64 and not negative, and an array
+    (B…, H, 2) that is given the weight that rows have on keys of their own id, and on the keys
+    right behind such ones.
     """
     *lead, queries, keys = call.shape
     distances = max(0, queries + keys - 1)

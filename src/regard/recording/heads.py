@@ -18,7 +18,7 @@ from regard.recording.layer import Layer, bounds
 from regard.recording.run import Run
 from regard.recording.words import Reader, Text
 
-_SHARES = ("first", "special", "itself", "previous", "next", "same_token")
+_SHARES = ("first", "special", "itself", "previous", "next", "same_token", "induction")
 _NUMBERS = ("entropy", "selectivity", *_SHARES, "distance", "heaviest")
 HEAD = np.dtype(
     [
@@ -63,7 +63,7 @@ class Tally:
             tokens: (S,), equal where tokens are the same.
             special: (S,), True for keys that are special tokens.
         """
-        rows, same = layer.shape[-2], np.zeros(len(layer.heads))
+        rows, same = layer.shape[-2], np.zeros((len(layer.heads), 2))
         own = tokens[layer.offset :][:rows]
         # One pass, with the tokens; whoever asks for the layer's sums next is given the same.
         layer.sums = sums = summaries.sums(
@@ -75,12 +75,16 @@ class Tally:
         self.shares["special"] += sums.received[:, special].sum(axis=-1)
         if self.own:
             distance = np.arange(sums.along.shape[-1]) - (rows - 1) - layer.offset
-            itself = sums.along[:, distance == 0].sum(axis=-1)
             self.shares["distance"] += sums.along @ np.abs(distance)
+            before, itself, behind = (
+                sums.along[:, distance == far].sum(axis=-1) for far in (-1, 0, 1)
+            )
+            self.shares["previous"] += before
             self.shares["itself"] += itself
-            self.shares["same_token"] += np.maximum(same - itself, 0)
-            for name, far in (("previous", -1), ("next", 1)):
-                self.shares[name] += sums.along[:, distance == far].sum(axis=-1)
+            self.shares["next"] += behind
+            # A row's token stands at the row too; only its other places are meant.
+            self.shares["same_token"] += np.maximum(same[:, 0] - itself, 0)
+            self.shares["induction"] += np.maximum(same[:, 1] - behind, 0)
         self.entropy += sums.entropy.sum(axis=-1)
         self.divergence += _divergence(layer, sums)
         self._heaviest_link(layer, item, special)

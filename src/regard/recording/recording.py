@@ -7,18 +7,16 @@ from typing import Any, Literal
 import numpy as np
 
 from regard.core.arguments import Array
-from regard.core.indexing import positions_of
 from regard.core.proof import Check
 from regard.core.shown import Shown
 from regard.recording.heads import Heads, never_ranked, overview
 from regard.recording.layer import Layer
 from regard.recording.links import LINK, Group, best, first_of, strongest
 from regard.recording.run import Run
-from regard.recording.spans import rollout, table
+from regard.recording.spans import Span, positions, rollout, table
 from regard.recording.words import Reader, Text, Word, WordError, find, plain, words
 
 By = Literal["lift", "weight"]
-Span = Word | int | Sequence[int] | slice | tuple[int, int]
 
 
 class Recording(Shown):
@@ -294,9 +292,11 @@ class Recording(Shown):
             - entropy: of a row's weights, in nats, on average
             - selectivity: how far a row is from what all rows give on average, the mean over rows
               of KL(row ‖ m). Near 0: the head gives the same to whoever asks
-            - first, special, itself, previous, next, same_token: the share of weight on the first
-              token, on special tokens, on the same position, one back, one on, and on the same
-              token elsewhere
+            - first, special, itself, previous, next: the share of weight on the first token, on
+              special tokens, on the same position, one back, and one on
+            - same_token: the share on the same token elsewhere (duplicate-token heads)
+            - induction: the share on what stands right behind the same token elsewhere, which in a
+              causal model is what followed it before (induction heads)
             - distance: the mean distance of the weight, in tokens
             - heaviest, item, query, key: the largest weight on a token that is neither special nor
               the row's own, and where it is; NaN and -1 where there is none
@@ -323,7 +323,7 @@ class Recording(Shown):
         places, size = one.run.places[one.run.main], one.run.tokens[one.run.main].size
         groups = []
         for name, span in named.items():
-            given = _positions(span, self.run.tokens[self.run.main].size)
+            given = positions(span, self.run.tokens[self.run.main].size)
             inside = np.searchsorted(places, given)
             inside = inside[(inside < size) & (places[np.minimum(inside, size - 1)] == given)]
             if not len(inside):
@@ -384,13 +384,6 @@ class Recording(Shown):
         for name in ("query", "key"):
             rows[name] = places[rows[name]]
         return rows
-
-
-def _positions(span: Span, size: int) -> Array:
-    """The positions that a span means; a pair (first, past) is a range."""
-    if isinstance(span, tuple) and len(span) == 2:
-        span = slice(*span)
-    return np.unique(positions_of(span, size, "span"))
 
 
 def _expect(name: str, given: str, known: Sequence[str]) -> None:

@@ -5,8 +5,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from regard.core.arguments import Array
+from regard.core.indexing import positions_of
 from regard.core.tiles import blocks
 from regard.recording.layer import Layer
+from regard.recording.words import Word
+
+Span = Word | int | Sequence[int] | slice | tuple[int, int]
+
+
+def positions(span: Span, size: int) -> Array:
+    """The positions that a span means, sorted; a pair (first, past) is a range."""
+    if isinstance(span, tuple) and len(span) == 2:
+        span = slice(*span)
+    return np.unique(positions_of(span, size, "span"))
 
 
 def between(layer: Layer, groups: Sequence[Array]) -> tuple[Array, Array]:

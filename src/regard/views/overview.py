@@ -33,6 +33,10 @@ MEASURES = {
         "gives the most to the same token elsewhere",
         "the share of weight on the same token elsewhere in the text",
     ),
+    "induction": (
+        "gives the most to what follows the same token elsewhere",
+        "the share of weight on tokens right behind the same token elsewhere in the text",
+    ),
     "distance": ("reads from the farthest", "how far away the weight is on average, in tokens"),
     "heaviest": (
         "has the heaviest link",

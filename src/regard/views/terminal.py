@@ -22,8 +22,8 @@ Colours = Literal["truecolor", "256", "standard", "none"]
 
 # The measures of an overview, in the order in which they go where there is no room.
 SPARE = (
-    "same_token", "first", "next", "previous", "itself", "heaviest", "distance", "entropy",
-    "special", "selectivity",
+    "induction", "same_token", "first", "next", "previous", "itself", "heaviest", "distance",
+    "entropy", "special", "selectivity",
 )  # fmt: skip
 FAINT = 0.075  # shades below this only make a text restless
 
