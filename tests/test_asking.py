@@ -4,18 +4,23 @@ import itertools
 import json
 import re
 import sqlite3
+import subprocess
+import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from embedded import loaded
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 import regard
 from regard.asking import ask as asking
-from regard.asking.texts import Document, documents, sentences
+from regard.asking.minilm import gelu
+from regard.asking.texts import Document, Sentence, documents, sentences
 from regard.cli.main import app
 
 QUESTION = "What caused the company to lose money?"
@@ -62,7 +67,8 @@ def test_three_of_ten_sentences_bear_on_the_question_and_come_first(notes):
 def test_weights_and_vector_are_the_formulas():
     answer = regard.ask(QUESTION, NOTES, top=10)
     encoder = asking._encoder()
-    keys = encoder.encode(sentences(Document("", NOTES))).vectors.astype(np.float64)
+    (encoded,) = encoder.encode(sentences(Document("", NOTES)))
+    keys = encoded.vectors.astype(np.float64)
     cosines = keys @ encoder.question(QUESTION)
     weights = np.exp(20 * cosines) / np.exp(20 * cosines).sum()
     for one in answer.found:
@@ -91,13 +97,61 @@ def test_a_flat_scale_is_flat():
 
 def test_words_add_up_to_the_cosine_but_for_special_tokens():
     first = regard.ask(QUESTION, NOTES, top=1).found[0]
-    assert [word.text for word in first.words][:3] == ["the", "company", "lost"]
+    assert [word.text for word in first.words][:3] == ["The", "company", "lost"]
     best = sorted(first.words, key=lambda word: word.even - word.share)[:2]
     assert {word.text for word in best} == {"company", "lost"}
     assert 0 < sum(word.share for word in first.words) < first.cosine
     assert sum(word.even for word in first.words) < first.cosine
+    assert first.words[0].read is None
+
+
+def test_where_the_last_layer_reads_is_what_a_recording_shows():
+    answer = regard.ask(QUESTION, NOTES, top=1, explain=True)
+    assert answer.recorded is not None
+    assert answer.recorded.verified
+    (first,) = answer.found
     for name in ("read", "others"):  # what is missing is given to special tokens
         assert 0 < sum(getattr(word, name) for word in first.words) < 1
+    model, tokenizer, _ = loaded()
+    with torch.inference_mode(), regard.record(model, tokenizer=tokenizer) as seen:
+        model(**tokenizer(first.text, return_tensors="pt"))
+    received = seen.layer(5).received(mean=True)[0].mean(0)
+    word = seen["company"]
+    found = next(one for one in first.words if one.text == "company")
+    assert found.others == pytest.approx(received[list(word.positions)].sum(), abs=1e-5)
+
+
+# ------------------------------------------------------------------ the model
+
+
+def test_vectors_are_those_of_the_model_in_pytorch():
+    model, tokenizer, _ = loaded()
+    texts = [*NOTES.splitlines(), "a", "É " * 300, "这是一句话。 🤔", "x" * 130]
+    given = [Sentence(text, 1) for text in texts]
+    (encoded,) = asking._encoder().encode(given)
+    ids = tokenizer(
+        texts, truncation=True, max_length=256, stride=64, return_overflowing_tokens=True
+    )["input_ids"]
+    assert len(ids) == len(encoded.vectors) == len(encoded.parts) > len(texts)
+    assert encoded.counts.tokens == sum(map(len, ids))
+    for one, vector in zip(ids, encoded.vectors, strict=True):
+        with torch.inference_mode():
+            hidden = model(torch.tensor([one])).last_hidden_state[0].mean(0)
+        expected = torch.nn.functional.normalize(hidden, dim=0).numpy()
+        assert vector == pytest.approx(expected, abs=1e-6)
+
+
+def test_gelu_is_pytorchs():
+    x = np.concatenate([np.linspace(-14, 14, 20_011), [0.0, -0.0, 1e-30, 1e4, -1e4]])
+    expected = torch.nn.functional.gelu(torch.from_numpy(x)).numpy()
+    assert gelu(x.astype(np.float32)) == pytest.approx(expected, rel=2e-7, abs=3e-7)
+
+
+def test_pytorch_is_not_loaded():
+    code = "import regard, sys; print(regard.ask('What?', 'We lost.').found[0].text)\n"
+    code += "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "We lost.\n[]\n"
 
 
 # ------------------------------------------------------------------ texts
@@ -195,7 +249,7 @@ def test_files_that_cannot_be_read(tmp_path):
     ("error", "message", "given"),
     [
         (ValueError, "question: expected some words", (" ", "a b.")),
-        (ValueError, "reads at most 256 at once", ("why " * 300, "a b.")),
+        (ValueError, "longer than the 256 tokens", ("why " * 300, "a b.")),
         (ValueError, "texts: nothing was given", ("Why?", [])),
         (TypeError, "texts: expected a text, a Path", ("Why?", 3)),
         (TypeError, "texts: expected a text, a Path", ("Why?", [b"x"])),
@@ -219,10 +273,10 @@ def test_an_index_is_used_again_until_the_text_changes(notes, tmp_path, monkeypa
     counted = []
     encode = asking.Encoder.encode
     monkeypatch.setattr(
-        asking.Encoder, "encode", lambda self, s: counted.append(len(s)) or encode(self, s)
+        asking.Encoder, "encode", lambda self, s, told: counted.append(len(s)) or encode(self, s)
     )
     again = regard.ask(QUESTION, notes, index=index)
-    assert sum(counted) == 1  # the question alone
+    assert not counted
     assert [one.weight for one in again.found] == [one.weight for one in first.found]
     assert np.array_equal(again.vector, first.vector)
     more = tmp_path / "more.txt"
@@ -231,7 +285,7 @@ def test_an_index_is_used_again_until_the_text_changes(notes, tmp_path, monkeypa
     notes.write_text(NOTES + "The court fined the company.\n")
     counted.clear()
     assert regard.ask(QUESTION, [notes, more], index=index).sentences == 12
-    assert sorted(counted) == [1, 11]
+    assert counted == [11]
 
 
 def test_an_index_that_is_none(notes, tmp_path):

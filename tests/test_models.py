@@ -42,7 +42,7 @@ def test_the_embedded_model(no_network):
 
 
 def test_its_weights_are_looked_at_once(cache, monkeypatch):
-    folder = models._embedded()
+    folder = models.embedded()
     remembered = json.loads(cache.read_text())
     assert list(remembered) == [str(folder / "model.safetensors")]
 
@@ -50,7 +50,7 @@ def test_its_weights_are_looked_at_once(cache, monkeypatch):
         raise AssertionError("hashed again")
 
     monkeypatch.setattr(models.hashlib, "file_digest", refuse)
-    assert models._embedded() == folder
+    assert models.embedded() == folder
 
 
 def test_other_weights_are_refused(tmp_path, cache, monkeypatch):
@@ -70,7 +70,7 @@ def test_other_weights_are_refused(tmp_path, cache, monkeypatch):
     # A file that changed is hashed again.
     entry["sha256"] = models._WEIGHTS
     cache.write_text(json.dumps({str(weights): entry}))
-    assert models._embedded() == package / "model"
+    assert models.embedded() == package / "model"
     weights.write_bytes(b"another")
     with pytest.raises(ValueError, match="these are not the weights"):
         resolve()
@@ -80,14 +80,14 @@ def test_other_weights_are_refused(tmp_path, cache, monkeypatch):
 def test_a_spoilt_memory_does_not_matter(cache, content):
     cache.parent.mkdir(parents=True)
     cache.write_text(content)
-    assert models._embedded().name == "model"
+    assert models.embedded().name == "model"
 
 
 def test_where_nothing_can_be_written(tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.write_text("no folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(file))
-    assert models._embedded().name == "model"
+    assert models.embedded().name == "model"
 
 
 def test_without_the_package(monkeypatch):

@@ -1,6 +1,6 @@
 """What an answer holds: the sentences that a question attends to, and what they add up to."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from regard.core.arguments import Array
@@ -14,22 +14,22 @@ class Part:
     """A word of a sentence that was found.
 
     Attributes:
-        text: the word, as the model's tokenizer knows it.
+        text: the word as it is written.
         share: what its tokens add to the sentence's cosine with the question; over all tokens, the
             special ones too, it adds up to the cosine.
         even: what it would be if every token added the same.
-        read: the weight it gets in the model's last layer, mean of the heads, from tokens in
-            proportion to what they add to the match.
-        others: the weight it gets there from all tokens alike, whatever the question.
         spaced: whether it is written apart from the word before.
+        read: with `explain`, the weight it gets in the model's last layer, mean of the heads, from
+            tokens in proportion to what they add to the match; else None.
+        others: with `explain`, the weight it gets there from all tokens alike, whoever asks.
     """
 
     text: str
     share: float
     even: float
-    read: float
-    others: float
     spaced: bool = True
+    read: float | None = None
+    others: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Found:
         part: "" or, of a sentence that was cut, such as "part 2 of 3".
         before: the sentence before it.
         after: the sentence after it.
-        words: its words, with what the match rests on and where the model reads.
+        words: its words, with what the match rests on.
     """
 
     weight: float
@@ -73,8 +73,9 @@ class Answer:
         vector: (D,) float32, the sentences' vectors combined by their weights.
         shares: scale -> the weight that the found sentences would hold together at that scale.
         model: whose vectors they are.
-        check: the proof of the recorded attention.
+        check: the proof that the weights give the vector, block by block; the worst.
         notes: what was cut, or could not be read.
+        recorded: with `explain`, the proof of the attention that was recorded; else None.
 
     >>> answer = ask("Who lost?", "We lost. It rained.")  # doctest: +SKIP
     >>> answer.found[0].text  # doctest: +SKIP
@@ -89,7 +90,8 @@ class Answer:
     shares: dict[float, float]
     model: str
     check: Check
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    recorded: Check | None = None
 
     @property
     def share(self) -> float:
@@ -116,20 +118,23 @@ class Answer:
             "found": [asdict(one) for one in self.found],
             "vector": self.vector.tolist(),
             "check": str(self.check),
+            "recorded": None if self.recorded is None else str(self.recorded),
             "notes": list(self.notes),
         }
 
-    def to_terminal(self, width: int = 80, explain: bool = False) -> str:
+    def to_terminal(self, width: int = 80) -> str:
         """The answer as text."""
-        from regard.asking.drawn import written
+        from regard.asking.drawn import draw
+        from regard.views.terminal import written
 
-        return written(self, width, explain)
+        return written(lambda pen: draw(self, pen), width)
 
-    def show(self, explain: bool = False) -> None:
+    def show(self) -> None:
         """Print it to standard output, with what colours and characters that has."""
-        from regard.asking.drawn import show
+        from regard.asking.drawn import draw
+        from regard.views.terminal import write
 
-        show(self, explain)
+        write(lambda pen: draw(self, pen))
 
     def __repr__(self) -> str:
         return self.to_terminal()

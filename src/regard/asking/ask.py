@@ -1,28 +1,29 @@
 """`ask`: the question is a query, sentences are keys and values, attention does the rest."""
 
+import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from regard.asking.answer import HONEST, Answer, Found, Part
-from regard.asking.encoder import MOST, OVERLAP, Encoder, pooled_rows
-from regard.asking.index import Entry
-from regard.asking.index import load as kept
-from regard.asking.index import save as keep
+from regard.asking import matched
+from regard.asking.answer import HONEST, Answer, Found
+from regard.asking.encoder import MOST, NAME, OVERLAP, Counts, Encoder
+from regard.asking.index import Entry, Writer, opened
 from regard.asking.texts import Document, Sentence, documents, sentences
 from regard.core.arguments import Array
 from regard.core.attention import merge
 from regard.core.look import look
 from regard.core.proof import Check
-from regard.recording.capture import record
-from regard.recording.words import words
+from regard.recording.models import resolve
 
 SHOWS = 500  # sentences that are still to be encoded, from which on a terminal shows how far it is
+STRANGE = 0.1  # share of unknown tokens from which an answer says so
+_LANGUAGE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*")
 
 
 def ask(
@@ -33,12 +34,13 @@ def ask(
     top: int = 5,
     index: str | PathLike[str] | None = None,
     language: str = "en",
+    explain: bool = False,
 ) -> Answer:
     """Find the sentences of texts that a question attends to, with the embedded model.
 
     The question's vector is the query, the sentences' vectors are keys and values, all of length 1:
     weights = softmax(scale · cosines) over all sentences. Blocks of sentences are attended to one
-    after the other and merged, so only vectors that are kept in an index stay in memory.
+    after the other and merged, so only one block of vectors is in memory.
 
     Args:
         question: at most 256 tokens.
@@ -49,6 +51,8 @@ def ask(
         top: how many sentences to give back.
         index: a file that keeps the vectors. Texts that have not changed are not encoded again.
         language: of the texts, as ISO 639-1; it decides where sentences end ("z. B." in "de").
+        explain: also record where the model's last layer reads in each sentence that was found.
+            Nothing else here needs PyTorch, which takes seconds to load.
 
     Returns:
         The `Answer`: sentences, weights, places, words, and the combined vector (D,).
@@ -64,53 +68,58 @@ def ask(
     >>> [one.text for one in answer.found[:2]]  # doctest: +SKIP
     ['The company lost money.', 'A supplier failed.']
     """
+    _check(question, top, scale, language)
+    given = _apart(documents(texts))
+    with nullcontext(dict[str, Entry]()) if index is None else opened(index, NAME) as known:
+        digests = {document.name: document.digest(language) for document in given}
+        stale = [d for d in given if d.name not in known or known[d.name].digest != digests[d.name]]
+        fresh = {document.name: sentences(document, language) for document in stale}
+        notes = [
+            f"{document.name}: {'no sentence in it' if document.text.strip() else 'is empty'}"
+            for document in stale
+            if not fresh[document.name]
+        ]
+        if len(notes) == len(given):
+            raise ValueError("; ".join(notes))
+        encoder = _encoder()
+        query = encoder.question(question)
+        scales = (scale, 1.0, len(query) ** -0.5)
+        search = _Search(query, scales, top)
+        writer = Writer(index, NAME) if index is not None and any(fresh.values()) else None
+        with _progress(sum(map(len, fresh.values()))) as advance:
+            for name in digests:
+                if name in fresh:
+                    entry = _entry(encoder, fresh[name], digests[name], advance)
+                else:
+                    entry = known[name]
+                _through(name, entry, search.attend, writer)
+                search.close(name, entry.sentences)
+                notes += _said(name, entry.counts())
+        if writer is not None:
+            for name in known.keys() - digests.keys():
+                _through(name, known[name], lambda _: None, writer)
+    if writer is not None:
+        writer.finish()
+    found, recorded = _found(encoder, search, explain)
+    totals = {
+        one: float(sum(np.exp(one * hit.cosine - lse) for hit in search.hits))
+        for one, lse in zip(scales, search.lses, strict=True)
+    }
+    return Answer(
+        question, float(scale), found, search.count, search.output, totals, NAME,
+        max(search.checks, key=lambda check: check.relative), (*notes, HONEST), recorded,
+    )  # fmt: skip
+
+
+def _check(question: Any, top: Any, scale: Any, language: Any) -> None:
     if not isinstance(question, str) or not question.strip():
         raise ValueError(f"question: expected some words, received {question!r}")
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         raise ValueError(f"top: expected at least 1, received {top!r}")
     if not np.isfinite(scale):
         raise ValueError(f"scale: expected a finite number, received {scale!r}")
-    given = _apart(documents(texts))
-    split = [sentences(document, language) for document in given]
-    notes = [
-        f"{document.name}: {'no sentence in it' if document.text.strip() else 'is empty'}"
-        for document, found in zip(given, split, strict=True)
-        if not found
-    ]
-    if not any(split):
-        raise ValueError("; ".join(notes))
-    encoder = _encoder()
-    entries = {} if index is None else kept(index, encoder.name)
-    query = encoder.question(question)
-    scales = (scale, 1.0, len(query) ** -0.5)
-    search = _Search(query, scales, top)
-    digests = [document.digest(language) for document in given]
-    known = [entries.get(d.name) for d in given]
-    fresh = [e is None or e.digest != now for e, now in zip(known, digests, strict=True)]
-    total = sum(len(found) for found, new in zip(split, fresh, strict=True) if new)
-    with _progress(total) as advance:
-        for n, document in enumerate(given):
-            entry = known[n]
-            if entry is None or fresh[n]:
-                entry = _encode(encoder, split[n], digests[n], search, index is not None, advance)
-                entries[document.name] = entry
-            else:
-                for block in entry.blocks:
-                    search.attend(block)
-            search.close(document.name, entry)
-            notes += _said(document.name, entry)
-    if index is not None and any(fresh):
-        keep(index, encoder.name, entries)
-    found, check = _found(encoder, search)
-    output, lses = search.output, search.lses
-    total_weight = {
-        one: float(sum(np.exp(one * hit.cosine - lse) for hit in search.hits))
-        for one, lse in zip(scales, lses, strict=True)
-    }
-    return Answer(
-        question, float(scale), found, search.count, output, total_weight,
-        encoder.name, check, (*notes, HONEST),
-    )  # fmt: skip
+    if not isinstance(language, str) or not _LANGUAGE.fullmatch(language):
+        raise ValueError(f"language: expected a code such as 'en' or 'de', received {language!r}")
 
 
 @cache
@@ -123,43 +132,62 @@ def _apart(given: list[Document]) -> list[Document]:
     return list({document.name: document for document in given}.values())
 
 
-def _encode(
-    encoder: Encoder, split: list[Sentence], digest: str, search: "_Search", keeps: bool,
-    advance: Any,
-) -> Entry:  # fmt: skip
+def _entry(
+    encoder: Encoder, split: list[Sentence], digest: str, advance: Callable[[int], Any]
+) -> Entry:
+    """A text that was not encoded yet; it is while its blocks are read."""
     parts: list[Sentence] = []
-    blocks: list[Array] = []
-    cut = lost = 0
-    for encoded in encoder.blocks(split):
-        search.attend(encoded.vectors)
-        parts += encoded.parts
-        cut, lost = cut + encoded.cut, lost + encoded.lost
-        if keeps:
-            blocks.append(encoded.vectors)
-        advance(len({(one.line, one.text) for one in encoded.parts}))
-    return Entry(digest, parts, blocks, cut, lost)
+    counted: list[Counts] = []
+
+    def blocks() -> Iterator[Array]:
+        for encoded in encoder.encode(split, advance):
+            parts.extend(encoded.parts)
+            counted.append(encoded.counts)
+            yield encoded.vectors
+
+    def counts() -> Counts:
+        return Counts(*map(sum, zip(*counted, strict=True)))
+
+    return Entry(digest, counts, lambda: parts, blocks)
 
 
-def _said(name: str, entry: Entry) -> list[str]:
+def _through(
+    name: str, entry: Entry, attend: Callable[[Array], Any], writer: Writer | None
+) -> None:
+    """Read the vectors of a text, and keep them where there is an index."""
+    for block in entry.blocks():
+        attend(block)
+        if writer is not None:
+            writer.vectors(block)
+    if writer is not None:
+        writer.close(name, entry)
+
+
+def _said(name: str, counts: Counts) -> list[str]:
     """What was done to a text that a reader should know of."""
     notes = []
-    if entry.cut:
-        many = "sentence is" if entry.cut == 1 else "sentences are"
+    if counts.cut:
+        many = "sentence is" if counts.cut == 1 else "sentences are"
         notes.append(
-            f"{name}: {entry.cut} {many} longer than the {MOST} tokens that the model reads at "
+            f"{name}: {counts.cut} {many} longer than the {MOST} tokens that the model reads at "
             f"once, and cut into parts that share {OVERLAP} tokens"
         )
-    if entry.lost:
-        many = "run" if entry.lost == 1 else "runs"
+    if counts.runs:
+        many = "run" if counts.runs == 1 else "runs"
         notes.append(
-            f"{name}: {entry.lost} {many} of more than a hundred letters without a space, which "
+            f"{name}: {counts.runs} {many} of more than a hundred letters without a space, which "
             "the model cannot read"
+        )
+    if counts.unknown > STRANGE * counts.tokens:
+        notes.append(
+            f"{name}: {100 * counts.unknown / counts.tokens:.0f} % of its tokens are letters that "
+            "the model does not know; it was trained on English"
         )
     return notes
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Any]:
+def _progress(total: int) -> Iterator[Callable[[int], Any]]:
     """How far encoding is, on a terminal and where it takes long."""
     if total < SHOWS or not sys.stderr.isatty():
         yield lambda _: None
@@ -195,6 +223,7 @@ class _Search:
         self.top, self.downward = top, scales[0] < 0
         self.count, self.closed = 0, 0
         self.hits: list[_Hit] = []
+        self.checks: list[Check] = []
         self._output: Array | None = None
         self._lse: Array | None = None
 
@@ -214,6 +243,7 @@ class _Search:
     def attend(self, vectors: Array) -> None:
         """Take a block of sentences in."""
         seen = look(self.rows, vectors, vectors, scale=1.0)
+        self.checks.append(seen.check())
         if self._output is None:
             self._output, self._lse = seen.output, seen.lse
         else:
@@ -228,66 +258,37 @@ class _Search:
         sign = 1 if self.downward else -1
         self.hits = sorted(self.hits, key=lambda hit: (sign * hit.cosine, hit.number))[: self.top]
 
-    def close(self, name: str, entry: Entry) -> None:
+    def close(self, name: str, sentences: Callable[[], list[Sentence]]) -> None:
         """Note the places of the hits in the text whose sentences are through."""
         for n, hit in enumerate(self.hits):
             if hit.number >= self.closed:
-                at = hit.number - self.closed
-                own = entry.sentences[at]
-                before = entry.sentences[at - own.part - 1 : at - own.part][:1]
-                after = entry.sentences[at - own.part + own.parts :][:1]
+                at, parts = hit.number - self.closed, sentences()
+                own = parts[at]
+                before = parts[at - own.part - 1 : at - own.part][:1]
+                after = parts[at - own.part + own.parts :][:1]
                 blank = Sentence("", 0)
                 near = (own, *(before or [blank]), *(after or [blank]))
                 self.hits[n] = hit._replace(name=name, near=near)
         self.closed = self.count
 
 
-# ------------------------------------------------------------------ words
-
-
-def _found(encoder: Encoder, search: _Search) -> tuple[tuple[Found, ...], Check]:
+def _found(
+    encoder: Encoder, search: _Search, explain: bool
+) -> tuple[tuple[Found, ...], Check | None]:
     scale, lse = search.rows[0] @ search.query, search.lses[0]
+    model = resolve().model if explain else None
     found, checks = [], []
     for hit in search.hits:
         own, before, after = hit.near
-        parts, check = _words(encoder, own.text, search.query)
-        checks.append(check)
+        words = matched.parts(encoder, own.text, search.query)
+        if model is not None:
+            words, check = matched.recorded(encoder, model, own.text, search.query, words)
+            checks.append(check)
         found.append(
             Found(
                 float(np.exp(float(scale) * hit.cosine - lse)), hit.cosine, hit.name, own.line,
                 own.last, own.text, f"part {own.part + 1} of {own.parts}" if own.parts > 1 else "",
-                before.text, after.text, parts,
+                before.text, after.text, words,
             )
         )  # fmt: skip
-    return tuple(found), max(checks, key=lambda check: check.relative)
-
-
-def _words(encoder: Encoder, text: str, query: Array) -> tuple[tuple[Part, ...], Check]:
-    """What each word adds to the match, and what the last layer gives it, recorded."""
-    import torch
-
-    inputs = encoder.tokenizer(text, truncation=True, max_length=MOST, return_tensors="pt")
-    last = encoder.model.config.num_hidden_layers - 1
-    with (
-        torch.inference_mode(),
-        record(encoder.model, tokenizer=encoder.tokenizer, layers=[last]) as seen,
-    ):
-        hidden = encoder.model(**inputs).last_hidden_state[0].numpy()
-    adds = pooled_rows(hidden, query)
-    rows, even = len(adds), float(adds.sum()) / len(adds)
-    toward = np.maximum(adds, 0)
-    toward = toward / toward.sum() if toward.any() else np.full(rows, 1 / rows)
-    layer = seen.layer(last)
-    heads = (1, layer.shape[1], rows)
-    read = layer.carry(np.broadcast_to(toward, heads))[0].mean(0)
-    others = layer.carry(np.broadcast_to(np.full(rows, 1 / rows), heads))[0].mean(0)
-    found = []
-    for word in words(seen.texts[0]):
-        at = list(word.positions)
-        found.append(
-            Part(
-                word.text, float(adds[at].sum()), even * len(at), float(read[at].sum()),
-                float(others[at].sum()), word.spaced,
-            )
-        )  # fmt: skip
-    return tuple(found), seen.check()
+    return tuple(found), max(checks, key=lambda check: check.relative, default=None)

@@ -1,69 +1,59 @@
 """An answer drawn with characters."""
 
 from collections.abc import Iterator
-from functools import partial
-from io import StringIO
 
-from rich.console import Console
 from rich.text import Text
 
 from regard.asking.answer import Answer, Found
 from regard.views import terminal
 from regard.views.labels import visible
-from regard.views.pen import MARGIN, Pen, cut, wrapped
+from regard.views.pen import MARGIN, Pen, cut, spell, wrapped
 from regard.views.scene import Spot, percent
 
-LEGEND = (
-    "Shaded: the words whose tokens add more to the match than an even share. Reads: where the "
-    "model's last layer reads, from those tokens; in brackets from all tokens of the sentence, "
-    "whatever the question."
+NAMED = 4  # words of a sentence that are named at the most
+_TIED = "\N{NO-BREAK SPACE}"  # where a line must not be broken
+
+SHADED = "Shaded: the words whose tokens add more to the cosine than an even share. "
+SUMS = (
+    "Sums are exact: a sentence's vector is the mean of its tokens' last hidden states. “The rest” "
+    "is the other words and the model's two special tokens."
+)
+READS = (
+    "Reads: what words get in the model's last layer, mean of the heads, from the tokens that add "
+    "to the cosine; in brackets from all tokens of the sentence, whoever asks. Recorded from the "
+    "model as PyTorch runs it."
 )
 
 
-def show(answer: Answer, explain: bool = False, console: Console | None = None) -> None:
-    """Print an answer, by default to standard output."""
-    terminal.write(partial(draw, answer, explain), console)
-
-
-def written(answer: Answer, width: int = 80, explain: bool = False) -> str:
-    """The same as text without colours."""
-    console = Console(
-        file=StringIO(), width=width, color_system=None, force_terminal=False, highlight=False,
-        markup=False, emoji=False, legacy_windows=False,
-    )  # fmt: skip
-    show(answer, explain, console)
-    text: StringIO = console.file  # type: ignore[assignment]
-    return text.getvalue()
-
-
-def draw(answer: Answer, explain: bool, pen: Pen) -> Iterator[Text]:
+def draw(answer: Answer, pen: Pen) -> Iterator[Text]:
     """The lines of an answer."""
     yield Text()
     yield from wrapped(pen.write(f"“{visible(answer.question.strip())}”", "bold"), pen)
-    many = len(answer.found)
-    yield from wrapped(
-        pen.quiet(
-            f"{many} of {answer.sentences:,} sentences hold {percent(answer.share)} of its "
-            f"attention; an even share of {many} would be {percent(many * answer.even)}"
-        ),
+    many, one = len(answer.found), len(answer.found) == 1
+    yield from _paragraph(
+        f"{many} of {answer.sentences:,} sentences {'holds' if one else 'hold'} "
+        f"{_tied(percent(answer.share))} of its attention; an even share would be "
+        f"{_tied(percent(many * answer.even))}",
         pen,
     )
     most = max((w.share - w.even for one in answer.found for w in one.words), default=0.0)
-    for one in answer.found:
+    for found in answer.found:
         yield Text()
-        yield from _sentence(one, answer, max(most, 1e-9), pen)
+        yield from _sentence(found, answer, max(most, 1e-9), pen)
     yield Text()
-    if explain:
-        yield from _explained(answer, pen)
+    if answer.recorded is not None:
+        yield from _scales(answer, pen)
         yield Text()
-    yield from wrapped(pen.quiet(LEGEND), pen)
+    yield from _paragraph((SHADED if pen.shades else "") + SUMS, pen)
+    if answer.recorded is not None:
+        yield from _paragraph(READS, pen)
     for note in answer.notes:
-        yield from wrapped(pen.quiet(visible(note)), pen)
+        yield from _paragraph(visible(note), pen)
     yield Text()
-    good = answer.check.verified
-    mark, style = ("✓", pen.inks.good) if good else ("✗", f"bold {pen.inks.bad}")
-    yield from wrapped(pen.write(f"{mark} {answer.check}", style), pen)
-    yield from wrapped(pen.quiet(f"{answer.model} · scale {answer.scale:g}"), pen)
+    yield from _proof(f"weights · vectors {answer.check}", answer.check.verified, pen)
+    if answer.recorded is not None:
+        yield from _proof(f"recorded attention {answer.recorded}", answer.recorded.verified, pen)
+    yield from _paragraph(f"{answer.model} · scale {answer.scale:g}", pen)
     yield Text()
 
 
@@ -71,13 +61,17 @@ def _sentence(one: Found, answer: Answer, most: float, pen: Pen) -> Iterator[Tex
     place = f"{visible(one.file)}:{one.line}" + (f"–{one.last_line}" * (one.last_line > one.line))
     times = one.weight / answer.even
     ratio = f"{times:,.0f}" if times >= 10 else f"{times:.1f}" if times >= 0.1 else "<0.1"
-    head = Text(MARGIN) + pen.write(percent(one.weight), f"bold {pen.inks.above}")
-    head += pen.write(f"  {place}", "bold") + pen.quiet(
-        f"  {'  '.join(filter(None, [one.part, f'{ratio} × an even share']))}"
-        f"  cosine {one.cosine:.2f}"
-    )
-    head.truncate(pen.width)
-    yield head
+    weight = f"{percent(one.weight):>5}  "
+    more = "  ".join(["", *filter(None, [one.part, f"{ratio} × an even share"])])
+    room = pen.width - len(MARGIN) - len(weight)
+    if len(place) > room:  # the end of a path and the line say more than its beginning
+        place = "…" + place[len(place) - room + 1 :]
+    head = Text(MARGIN) + pen.write(weight, f"bold {pen.inks.above}") + pen.write(place, "bold")
+    if head.cell_len + len(more) <= pen.width:
+        yield head + pen.quiet(more)
+    else:
+        yield head
+        yield from _paragraph(more.strip(), pen)
     yield from _context(one.before, pen, end=True)
     if pen.shades:
         spots = [
@@ -87,40 +81,66 @@ def _sentence(one: Found, answer: Answer, most: float, pen: Pen) -> Iterator[Tex
         yield from terminal.sentence(spots, pen)
     else:
         yield from wrapped(pen.write(visible(one.text), "bold"), pen)
-        best = sorted(one.words, key=lambda w: w.even - w.share)[:4]
-        named = [f"{visible(w.text)} +{100 * w.share:.1f}" for w in best if w.share > w.even]
-        if named:
-            said = f"adds most to the match: {', '.join(named)} hundredths of {one.cosine:.2f}"
-            yield from wrapped(pen.quiet(said), pen)
     yield from _context(one.after, pen)
-    reads = sorted(one.words, key=lambda w: -w.read)[:4]
-    listed = ", ".join(f"{visible(w.text)} {percent(w.read)} ({percent(w.others)})" for w in reads)
-    yield from wrapped(pen.quiet(f"reads {listed}"), pen)
+    best = sorted(one.words, key=lambda w: w.even - w.share)[:NAMED]
+    best = [w for w in best if w.share > w.even]
+    rest = one.cosine - sum(w.share for w in best)
+    terms = [*((visible(w.text), w.share) for w in best), ("the rest", rest)]
+    said = " + ".join(_tied(f"{word} {_hundredths(share)}") for word, share in terms)
+    yield from _paragraph(f"cosine {_hundredths(one.cosine)} = {said}", pen)
+    if answer.recorded is not None:
+        reads = sorted(one.words, key=lambda w: -(w.read or 0))[:NAMED]
+        listed = ", ".join(
+            _tied(f"{visible(w.text)} {percent(w.read or 0)} ({percent(w.others or 0)})")
+            for w in reads
+        )
+        yield from _paragraph(f"reads {listed}", pen)
+
+
+def _hundredths(number: float) -> str:
+    return f"{number:.2f}".replace("-", "−")
 
 
 def _context(text: str, pen: Pen, end: bool = False) -> Iterator[Text]:
     """The sentence next to it, in one line."""
     if text:
-        shown, room = visible(text), pen.width - 2 * len(MARGIN) - 2
+        shown, room = visible(text), pen.width - 2 * len(MARGIN)
         if end and len(shown) > room:
-            shown = "…" + cut(shown[::-1], room - 1).rstrip("…")[::-1]
-        yield Text(MARGIN * 2) + pen.quiet(cut(shown, room))
+            shown = "…" + cut(shown[::-1], room - 1).rstrip("…")[::-1].lstrip()
+        yield Text(2 * MARGIN) + pen.quiet(cut(shown, room))
 
 
-def _explained(answer: Answer, pen: Pen) -> Iterator[Text]:
+def _scales(answer: Answer, pen: Pen) -> Iterator[Text]:
     """Why the scale is what it is."""
     many, even = len(answer.found), answer.even
     yield from wrapped(pen.write(f"Why scale {answer.scale:g}", "bold"), pen)
-    width = 1 / min(answer.shares) ** 2 if min(answer.shares) > 0 else 0
-    yield from wrapped(
-        pen.quiet(
-            "Cosines lie within -1 and 1. Multiplied by a small scale their exponentials are "
-            "nearly the same, and every sentence gets nearly an even share, however many there "
-            f"are. What the {many} sentences above hold together:"
-        ),
+    yield from _paragraph(
+        "Cosines lie within -1 and 1. Multiplied by a small scale their exponentials are nearly "
+        "the same, and every sentence gets nearly an even share, however many there are. What the "
+        f"{many} sentences above hold together:",
         pen,
     )
     for scale, share in sorted(answer.shares.items(), key=lambda item: item[0]):
-        named = f"1/√{width:.0f}" if 0 < scale < 1 and scale != answer.scale else f"{scale:g}"
+        named = f"{scale:g}"
+        if 0 < scale < 1 and scale != answer.scale:
+            named = f"1/√{1 / scale**2:.0f}"
         yield Text(MARGIN) + pen.write(f"  scale {named:<8}{percent(share):>8}")
     yield Text(MARGIN) + pen.quiet(f"  {'even share':<14}{percent(many * even):>8}")
+
+
+def _proof(said: str, good: bool, pen: Pen) -> Iterator[Text]:
+    mark, style = ("✓", pen.inks.good) if good else ("✗", f"bold {pen.inks.bad}")
+    yield from wrapped(pen.write(f"{mark} {said}", style), pen)
+
+
+def _tied(text: str) -> str:
+    return text.replace(" ", _TIED)
+
+
+def _paragraph(text: str, pen: Pen) -> Iterator[Text]:
+    """What is read second, in lines that keep a number beside what it counts."""
+    if spell(_TIED, pen.encoding) != _TIED:
+        text = text.replace(_TIED, " ")
+    for line in wrapped(pen.quiet(text), pen):
+        line.plain = line.plain.replace(_TIED, " ")
+        yield line

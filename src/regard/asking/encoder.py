@@ -1,18 +1,34 @@
 """Sentences as vectors: mean-pooled hidden states of the embedded model, each of length 1."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from regard.asking.texts import Sentence
+from regard.asking.minilm import MiniLM
+from regard.asking.texts import INSTALL, Sentence
 from regard.core.arguments import Array
+from regard.recording.models import embedded
 
+NAME = "all-MiniLM-L6-v2"
 MOST = 256  # tokens, as the model was trained for sentences, the two special ones included
 OVERLAP = 64  # tokens that two parts of a longer sentence share
 BLOCK = 1024  # sentences that are encoded before they are attended to
-_BATCH = 4096  # tokens of a forward, padding included
+_AT_ONCE = 2048  # tokens that go through the model together
 _RUN = 100  # letters without a space: a longer run is one unknown token to this tokenizer
+
+
+class Counts(NamedTuple):
+    """What became of some sentences."""
+
+    tokens: int = 0
+    unknown: int = 0  # tokens of letters that the model does not know
+    runs: int = 0  # of those the ones that are too long to be words
+    cut: int = 0  # sentences that are longer than the model reads
+
+    def plus(self, other: "Counts") -> "Counts":
+        """Both together."""
+        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 class Encoded(NamedTuple):
@@ -20,17 +36,23 @@ class Encoded(NamedTuple):
 
     parts: list[Sentence]
     vectors: Array  # (parts, D) float32
-    cut: int  # how many sentences were longer than the model reads
-    lost: int  # runs of letters that are no words to the model
+    counts: Counts
 
 
 class Encoder:
-    """The embedded model, read only when a text or a question comes."""
+    """The embedded model and its tokenizer."""
 
     def __init__(self) -> None:
-        from regard.recording.models import resolve
-
-        self.model, self.tokenizer, self.name = resolve()
+        try:
+            from tokenizers import Tokenizer
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(f"asking needs tokenizers: {INSTALL}") from error
+        folder = embedded()
+        self.model = MiniLM(folder)
+        self.tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.tokenizer.no_padding()
+        self.tokenizer.enable_truncation(MOST, stride=OVERLAP)
+        self.unknown = self.tokenizer.token_to_id("[UNK]")
 
     def question(self, text: str) -> Array:
         """The vector (D,) of a question, which is never cut.
@@ -38,66 +60,70 @@ class Encoder:
         Raises:
             ValueError: it is longer than the model reads.
         """
-        count = len(self.tokenizer(text, verbose=False)["input_ids"])
-        if count > MOST:
+        read = self.tokenizer.encode(text)
+        if read.overflowing:
             raise ValueError(
-                f"question: has {count} tokens, and the model reads at most {MOST} at once"
+                f"question: is longer than the {MOST} tokens that the model reads at once; ask "
+                "shorter, and give the rest as a text"
             )
-        vector: Array = self.encode([Sentence(text, 1)]).vectors[0]
+        vector: Array = self.vectors([read.ids])[0]
         return vector
 
-    def blocks(self, sentences: Sequence[Sentence]) -> Iterator[Encoded]:
-        """The vectors of a text, some sentences at a time."""
+    def encode(
+        self, sentences: Sequence[Sentence], advance: Callable[[int], Any] = int
+    ) -> Iterator[Encoded]:
+        """The vectors of a text, a block of sentences at a time; longer ones are cut with overlap.
+
+        `advance` is told how many sentences went through the model.
+        """
         for first in range(0, len(sentences), BLOCK):
-            yield self.encode(sentences[first : first + BLOCK])
+            parts: list[Sentence] = []
+            ids: list[list[int]] = []
+            counts = Counts()
+            block = sentences[first : first + BLOCK]
+            batch = self.tokenizer.encode_batch([whole.text for whole in block])
+            for whole, read in zip(block, batch, strict=True):
+                reads = [read, *read.overflowing]
+                counts = counts.plus(self._counted(reads))
+                ids += [one.ids for one in reads]
+                parts += [whole] if len(reads) == 1 else _cut(whole, [one.offsets for one in reads])
+            yield Encoded(parts, self.vectors(ids, parts, advance), counts)
 
-    def encode(self, sentences: Sequence[Sentence]) -> Encoded:
-        """The vectors of some sentences; longer ones are cut into parts that overlap."""
-        read = self.tokenizer(
-            [sentence.text for sentence in sentences], truncation=True, max_length=MOST,
-            stride=OVERLAP, return_overflowing_tokens=True, return_offsets_mapping=True,
-        )  # fmt: skip
-        owner = np.asarray(read["overflow_to_sample_mapping"])
-        counts = np.bincount(owner, minlength=len(sentences))
-        parts: list[Sentence] = []
-        for n, (sample, spans) in enumerate(zip(owner, read["offset_mapping"], strict=True)):
-            whole, count = sentences[sample], int(counts[sample])
-            if count > 1:
-                part = n - int(np.searchsorted(owner, sample))
-                whole = whole.cut(spans[1][0], spans[-2][1], part, count)
-            parts.append(whole)
-        unknown = self.tokenizer.unk_token_id
-        lost = sum(
-            token == unknown and past - first > _RUN
-            for tokens, spans in zip(read["input_ids"], read["offset_mapping"], strict=True)
-            if unknown in tokens
-            for token, (first, past) in zip(tokens, spans, strict=True)
-        )
-        return Encoded(parts, self._vectors(read["input_ids"]), int((counts > 1).sum()), lost)
+    def _counted(self, reads: Sequence[Any]) -> Counts:
+        tokens = sum(len(read.ids) for read in reads)
+        unknown = runs = 0
+        for read in reads:
+            if self.unknown in read.ids:
+                spans = [
+                    s for n, s in zip(read.ids, read.offsets, strict=True) if n == self.unknown
+                ]
+                unknown += len(spans)
+                runs += sum(past - first > _RUN for first, past in spans)
+        return Counts(tokens, unknown, runs, len(reads) > 1)
 
-    def _vectors(self, ids: Sequence[Sequence[int]]) -> Array:
-        import torch
-
-        lengths = np.array([len(tokens) for tokens in ids])
-        order = np.argsort(-lengths, kind="stable")
-        vectors = np.empty((len(ids), self.model.config.hidden_size), np.float32)
+    def vectors(
+        self,
+        ids: Sequence[Sequence[int]],
+        parts: Sequence[Sentence] = (),
+        advance: Callable[[int], Any] = int,
+    ) -> Array:
+        """The vectors (n, D) of sentences that are given as tokens."""
+        out = np.empty((len(ids), self.model.width), np.float32)
         first = 0
-        while first < len(order):
-            rows = order[first : first + max(1, _BATCH // int(lengths[order[first]]))]
-            inputs = self.tokenizer.pad(
-                {"input_ids": [ids[row] for row in rows]}, return_tensors="pt"
-            )
-            with torch.inference_mode():
-                hidden = self.model(**inputs).last_hidden_state
-            mask = inputs["attention_mask"][..., None].to(hidden.dtype)
-            pooled = (hidden * mask).sum(1) / mask.sum(1)
-            vectors[rows] = torch.nn.functional.normalize(pooled, dim=1).float().numpy()
-            first += len(rows)
-        return vectors
+        while first < len(ids):
+            past, tokens = first + 1, len(ids[first])
+            while past < len(ids) and tokens + len(ids[past]) <= _AT_ONCE:
+                tokens += len(ids[past])
+                past += 1
+            hidden = self.model.hidden(ids[first:past])
+            begins = np.cumsum([0, *map(len, ids[first : past - 1])])
+            pooled = np.add.reduceat(hidden, begins)  # of length 1, so that sums do for means
+            out[first:past] = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
+            advance(sum(part.part == 0 for part in parts[first:past]))
+            first = past
+        return out
 
 
-def pooled_rows(hidden: Any, query: Array) -> Array:
-    """What each token adds to the cosine of a sentence (n, D) and a question (D,), exactly."""
-    rows = np.asarray(hidden, np.float64)
-    mean = rows.mean(0)
-    return rows @ query.astype(np.float64) / (len(rows) * np.linalg.norm(mean))
+def _cut(whole: Sentence, spans: Sequence[Sequence[tuple[int, int]]]) -> list[Sentence]:
+    """A sentence in parts; the first and the last token of each are special."""
+    return [whole.cut(span[1][0], span[-2][1], part, len(spans)) for part, span in enumerate(spans)]

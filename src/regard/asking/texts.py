@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 # A list mark begins a paragraph of its own, as an empty line does.
 _MARK = re.compile(r"\s*([-*+•–]|\d{1,3}[.)])\s+")
 _MARKDOWN = (".md", ".markdown", ".mkd")
-_INSTALL = "pip install 'regard[models]'"
+INSTALL = "pip install 'regard[models]'"
 
 
 class Document(NamedTuple):
@@ -117,7 +117,7 @@ def sentences(document: Document, language: str = "en") -> list[Sentence]:
     try:
         from sentencex import segment  # type: ignore[import-untyped]
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"asking needs sentencex: {_INSTALL}") from error
+        raise ModuleNotFoundError(f"asking needs sentencex: {INSTALL}") from error
     paragraphs = _markdown(document.text) if document.markdown else _plain(document.text)
     found = []
     for first, lines in paragraphs:
@@ -151,7 +151,7 @@ def _markdown(text: str) -> Iterator[tuple[int, list[str]]]:
     try:
         from markdown_it import MarkdownIt
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"Markdown needs markdown-it-py: {_INSTALL}") from error
+        raise ModuleNotFoundError(f"Markdown needs markdown-it-py: {INSTALL}") from error
     row: list[str] | None = None
     for token in MarkdownIt("commonmark").enable("table").parse(text):
         if token.type == "tr_open":

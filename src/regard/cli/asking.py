@@ -46,7 +46,12 @@ def ask(
         bool, typer.Option("--json", help="Print one JSON object, with the combined vector.")
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Also show what other scales would give.")
+        bool,
+        typer.Option(
+            "--explain",
+            help="Also show what other scales would give, and where the model's last layer reads "
+            "(recorded; takes some seconds more).",
+        ),
     ] = False,
 ) -> None:
     """Find the sentences of files that a question attends to.
@@ -61,9 +66,12 @@ def ask(
     from regard.asking.ask import ask as answer_to
 
     with refusing(ImportError, OSError, ValueError):
-        with working("loading the embedded model", True):
-            import torch  # noqa: F401
-        answer = answer_to(question, files, scale=scale, top=top, index=index, language=language)
+        if explain:
+            with working("loading PyTorch", True):
+                import torch  # noqa: F401
+        answer = answer_to(
+            question, files, scale=scale, top=top, index=index, language=language, explain=explain
+        )
         if npy is not None:
             import numpy as np
 
@@ -73,4 +81,4 @@ def ask(
     if as_json:
         print_json(answer.as_json())
     else:
-        answer.show(explain)
+        answer.show()

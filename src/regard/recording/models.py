@@ -51,7 +51,7 @@ def resolve(which: str | os.PathLike[str] | None = None) -> Loaded:
     'all-MiniLM-L6-v2'
     """
     if which is None:
-        folder = _embedded()
+        folder = embedded()
         return _load(folder, "all-MiniLM-L6-v2")
     path = Path(which).expanduser()
     if path.is_dir():
@@ -85,7 +85,7 @@ def _only_gguf(folder: Path) -> Path:
 # ------------------------------------------------------------------ the embedded model
 
 
-def _embedded() -> Path:
+def embedded() -> Path:
     """The folder of the embedded model, once its weights are known to be the right ones."""
     # Finding a package this way runs none of its code.
     found = importlib.util.find_spec(_PACKAGE.replace("-", "_"))
