@@ -1,114 +1,181 @@
-"""What is measured. A group is a function that yields one row, a dictionary, for each problem.
+"""What is measured: groups of problems, who takes part, and how a group becomes rows of results.
 
-To add a group, write such a function and name it in `GROUPS`; bench/report.py draws its rows by
-their `kind`.
+In each group problems are in rising order: `--quick` takes the first, README shows the last.
 """
 
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from bench import peers
-from bench.measure import Limits, busy_neighbour, in_bursts, in_turns, quartiles, spread
-from bench.peers import Shape
+from bench.apart import Apart
+from bench.measure import busy_neighbour, in_bursts, in_turns, quartiles, spread
+from bench.peers import Cannot
+from bench.problems import Problem, error
 
-FORWARD = [
-    Shape(1, 12, 128, 128, 32),
-    Shape(1, 12, 512, 512, 32),
-    Shape(8, 12, 512, 512, 64),
-    Shape(1, 9, 4096, 4096, 64, causal=True),
-    Shape(1, 16, 2048, 2048, 128),
-    Shape(1, 1, 8192, 8192, 64),
-    Shape(1, 9, 4096, 4096, 64),
-]
-SMALL = [Shape(1, 4, 16, 16, 64), Shape(1, 12, 128, 128, 32)]
+Row = dict[str, Any]
+Found = dict[str, dict[str, Any]]
+
+FEW = ["regard", "torch", "onnxruntime"]
+ALL = [*FEW, "jax.nn", "keras, tensorflow", "keras, jax", "numpy"]
+GROUPED = ["regard", "torch", "torch enable_gqa", "torch folded rows", *ALL[2:]]
+MOST_MEBIBYTES = 4096  # growth: a peer stops where its next call would need more than this ...
+MOST_SECONDS = 25.0  # ... or would take longer than this
 
 
-def forward(names: list[str], threads: int, quick: bool) -> Iterator[dict[str, Any]]:
-    """Float32 forward passes: time by turns, error, and the share of the machine's limit."""
-    limits = Limits(threads)
-    for shape in FORWARD[: -1 if quick else None]:  # the last takes longest
-        arrays = shape.inputs()
-        calls = peers.calls(shape, names, arrays)
-        error = peers.errors(shape, arrays, {name: call() for name, call in calls.items()})
-        before = limits.measure()
-        times = in_turns(calls, *((3, 3) if quick else (60, 12)))
-        after = limits.measure()
+@dataclass(frozen=True)
+class Group:
+    """Some problems of a kind. `bound`: the limit of the machine that the work runs into."""
+
+    title: str
+    problems: list[Problem]
+    peers: list[str]
+    rows: Callable[..., Iterator[Row]]
+    bound: str = "gflops"
+
+
+def turns(group: Group, peers: dict[str, Apart], limits: Apart, quick: bool) -> Iterator[Row]:
+    """Each problem by turns: times, ratios, errors, memory, and the machine's limits meanwhile."""
+    for problem in group.problems[: 1 if quick else None]:
+        if quick:
+            peers = {name: peer for name, peer in peers.items() if name != "torch flex"}
+        found = prepared(problem, peers)
+        able = {name: peer for name, peer in peers.items() if "first" in found[name]}
+        first = {name: found[name].pop("first") for name in able}
+        before = limits.ask("measure")
+        times = in_turns(able, first, *((1, 2) if quick else (8, 3)))
+        after = limits.ask("measure")
         limit = {name: max(before[name], after[name]) for name in before}
-        rate = {name: shape.operations / quartiles(t)[1] / 1e9 for name, t in times.items()}
-        yield {
-            "kind": "forward",
-            "problem": shape.name,
-            "rounds": len(times["regard"]),
-            "milliseconds": {name: [x * 1e3 for x in quartiles(t)] for name, t in times.items()},
-            "ratio": {
-                name: quartiles(np.array(t) / np.array(times["regard"]))
-                for name, t in times.items()
-                if name != "regard"
-            },
-            "gflops": rate,
-            "limit": limit,
-            "share": {name: rate[name] / limit["gflops"] for name in rate},
-            "error": error,
-        }
+        work = problem.operations if group.bound == "gflops" else problem.bytes_of_keys
+        for name, taken in times.items():
+            found[name]["seconds"] = quartiles(taken)
+            found[name]["rounds"] = int(np.isfinite(taken).sum())
+            rate = work / found[name]["seconds"][1] / 1e9
+            found[name]["share"] = rate / limit[group.bound]
+            if "regard" in times:
+                found[name]["ratio"] = quartiles(np.array(taken) / np.array(times["regard"]))
+        yield {"problem": problem.name, "limit": limit, "peers": found}
 
 
-def small(names: list[str], threads: int, quick: bool) -> Iterator[dict[str, Any]]:
+def prepared(problem: Problem, peers: dict[str, Apart]) -> Found:
+    """The first call of each: its time, memory and error, or why there is none."""
+    truth, found = problem.truth(), {}
+    for name, peer in peers.items():
+        try:
+            seconds, grown, sample = peer.ask("prepare", problem)
+        except Cannot as reason:
+            found[name] = {"cannot": str(reason)}
+        else:
+            found[name] = {"first": seconds, "mebibytes": grown, "error": error(sample, truth)}
+    return found
+
+
+def bursts(group: Group, peers: dict[str, Apart], limits: Apart, quick: bool) -> Iterator[Row]:
     """Short calls, every one timed: alone, and while another process keeps one core busy."""
-    for shape in SMALL:
-        number = (1000 if quick else 5000) // (1 if shape.rows < 100 else 4)
-        calls = peers.calls(shape, names)
+    for problem in group.problems:
+        found = prepared(problem, peers)
+        able = {name: peer for name, peer in peers.items() if "first" in found[name]}
+        number = 200 if quick else 2000 if problem.rows < 100 else 500
         for neighbour in (False, True):
             with busy_neighbour() if neighbour else nullcontext():
-                times = in_bursts(calls, number)
+                times = in_bursts(able, number)
             yield {
-                "kind": "small",
-                "problem": shape.name,
-                "neighbour": neighbour,
-                "calls": number,
-                "microseconds": {name: spread(t) for name, t in times.items()},
+                "problem": problem.name + ", beside a busy process" * neighbour,
+                "peers": {
+                    name: {"microseconds": spread(times[name])} if name in able else found[name]
+                    for name in peers
+                },
             }
 
 
-def memory(names: list[str], threads: int, quick: bool) -> Iterator[dict[str, Any]]:
-    """Peak memory of one call beyond its inputs, each peer in a process of its own; on Linux."""
-    if sys.platform != "linux":
-        return
-    length = 4096 if quick else 8192
-    shape = Shape(1, 4, length, length, 64)
-    grown = {}
-    for name in names:
-        code = f"from bench import groups; groups.print_growth({name!r}, {length}, {threads})"
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        )
-        grown[name] = float(done.stdout)
-    output = shape.inputs()[0].nbytes / 2**20
-    yield {"kind": "memory", "problem": shape.name, "output": output, "mebibytes": grown}
+def lengths(group: Group, peers: dict[str, Apart], limits: Apart, quick: bool) -> Iterator[Row]:
+    """Time and memory, T = S doubled each time; a peer stops before it goes beyond the limits."""
+    memory: dict[str, list[float]] = {name: [] for name in peers}
+    stopped: dict[str, str] = {}
+    for problem in group.problems[: 4 if quick else None]:
+        going = {name: peer for name, peer in peers.items() if name not in stopped}
+        found = prepared(problem, going) | {name: {"cannot": why} for name, why in stopped.items()}
+        able = {name: peer for name, peer in going.items() if "first" in found[name]}
+        first = {name: found[name].pop("first") for name in able}
+        again = {name: peer for name, peer in able.items() if first[name] < 3}
+        times = in_turns(again, first, 0, 3) if again else {}
+        for name in able:
+            found[name]["seconds"] = quartiles(times.get(name, [first[name]]))
+            memory[name].append(found[name]["mebibytes"] or 0)
+            if 4 * found[name]["seconds"][1] > MOST_SECONDS:
+                stopped[name] = f"would take more than {MOST_SECONDS:.0f} s"
+            if len(memory[name]) > 1 and memory[name][-1] > 64:
+                following = memory[name][-1] ** 2 / max(memory[name][-2], 1)
+                if following > MOST_MEBIBYTES:
+                    stopped[name] = f"would need more than {MOST_MEBIBYTES / 1024:.0f} GiB"
+        yield {"problem": problem.name, "length": problem.rows, "peers": found}
 
 
-def print_growth(name: str, length: int, threads: int) -> None:
-    """Print by how many MiB the peak of this process rises above what it holds before a call."""
-    peers.set_threads(threads)
-    shape = Shape(1, 4, length, length, 64)
-    peers.calls(Shape(1, 4, 64, 64, 64), [name])[name]()  # what is loaded once is not the call's
-    call = peers.calls(shape, [name])[name]
-    status, forget = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-    forget.write_text("5")  # Linux: the peak begins anew at what is held now
-    before = _kibibytes(status, "VmHWM")
-    held = call()
-    print((_kibibytes(status, "VmHWM") - before) / 1024, flush=True)
-    del held
+FORWARD = [
+    Problem(1, 12, 128, 128, 32),
+    Problem(1, 12, 512, 512, 32),
+    Problem(8, 12, 512, 512, 64),
+    Problem(1, 16, 2048, 2048, 128),
+    Problem(1, 1, 8192, 8192, 64),
+    Problem(1, 9, 4096, 4096, 64),
+]
+DECODE = [
+    Problem(1, 32, 1, keys, 128, key_heads=8, dtype=dtype)
+    for keys in (8192, 32768)
+    for dtype in ("bfloat16", "float32")
+]
+CUT = ["torch by pieces", "torch flex"]
 
-
-def _kibibytes(status: Path, field: str) -> int:
-    (line,) = (line for line in status.read_text().splitlines() if line.startswith(field))
-    return int(line.split()[1])
-
-
-GROUPS = {"forward": forward, "small": small, "memory": memory}
+GROUPS = {
+    "forward": Group("forward", FORWARD, ALL, turns),
+    "causal": Group(
+        "causal",
+        [Problem(8, 12, 512, 512, 64, causal=True), Problem(1, 9, 4096, 4096, 64, causal=True)],
+        ALL, turns,
+    ),
+    "masked": Group(
+        "who may attend",
+        [
+            Problem(1, 9, 2048, 2048, 64, rule="mask"),
+            Problem(1, 9, 2048, 2048, 64, rule="bias"),
+            Problem(8, 12, 1024, 1024, 64, rule="padding"),
+            Problem(1, 4, 8192, 8192, 64, rule="segments"),
+            Problem(1, 4, 8192, 8192, 64, rule="window"),
+        ],
+        ["regard", "torch", *CUT, *ALL[2:]], turns,
+    ),
+    "grouped": Group(
+        "grouped heads",
+        [
+            Problem(1, 9, 2048, 2048, 64, key_heads=3),
+            Problem(1, 32, 1024, 1024, 128, key_heads=8, causal=True),
+        ],
+        GROUPED, turns,
+    ),
+    "decode": Group("decoding: one query", DECODE, GROUPED, turns, bound="gbytes"),
+    "looks": Group(
+        "looks",
+        [Problem(1, 9, 1024, 1024, 64), Problem(1, 9, 4096, 4096, 64)],
+        ["regard", "regard + top 8", "regard + all looks", "torch", "onnxruntime"], turns,
+    ),
+    "backward": Group(
+        "forward and backward",
+        [
+            Problem(2, 12, 512, 512, 64, backward=True),
+            Problem(1, 9, 2048, 2048, 64, causal=True, backward=True),
+        ],
+        ALL, turns,
+    ),
+    "bfloat16": Group("bfloat16", [replace(p, dtype="bfloat16") for p in FORWARD[2:]], ALL, turns),
+    "small": Group(
+        "short calls",
+        [Problem(1, 4, 16, 16, 64), Problem(1, 12, 128, 128, 32)],
+        ["regard", "onnxruntime", "numpy", "regard from torch", "torch", "jax.nn", *ALL[4:6]],
+        bursts,
+    ),
+    "growth": Group(
+        "growth", [Problem(1, 1, 2**n, 2**n, 64) for n in range(8, 17)], ALL, lengths
+    ),
+}  # fmt: skip

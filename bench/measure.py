@@ -1,45 +1,40 @@
-"""Measuring in turns: a call of each peer after another, with gaps, and ratios within a round.
+"""Measuring in turns: a call of each peer after another, and ratios within a round.
 
 On a shared machine an absolute time says little; what two peers take in the same round is
-comparable. The gap lets the threads of the last one go to sleep: many spin for a while after it.
+comparable. Each begins when the threads of the last one have gone to sleep (bench/apart.py).
 """
 
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-Call = Callable[[], Any]
+
+class Asked(Protocol):
+    """What is measured: bench.apart.Apart, or what a test puts in its place."""
+
+    def ask(self, order: str, *arguments: Any) -> Any:
+        """Do one thing and give its answer."""
 
 
-def seconds(call: Call) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
-
-
-def in_turns(calls: dict[str, Call], budget: float, least: int) -> dict[str, list[float]]:
+def in_turns(
+    peers: Mapping[str, Asked], first: Mapping[str, float], budget: float, least: int
+) -> dict[str, list[float]]:
     """Time rounds of one call each, at least some, until the budget of seconds is spent.
 
-    Who takes more than a third of the budget for a call sits out after `least` / 3 rounds: NaN.
+    Who took more than a tenth of the budget for the first call sits out after `least` rounds: NaN.
     """
-    random = np.random.default_rng(0)
-    first = {name: seconds(call) for name, call in calls.items()}
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    begin, names, turn = time.perf_counter(), list(calls), 0
-    while turn < least or (turn < 200 and time.perf_counter() < begin + budget):
+    times: dict[str, list[float]] = {name: [] for name in peers}
+    begin, names, turn = time.perf_counter(), list(peers), 0
+    while turn < least or (turn < 100 and time.perf_counter() < begin + budget):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
-            if first[name] > budget / 3 and turn >= least / 3:
-                times[name].append(np.nan)
-                continue
-            time.sleep(random.uniform(0.003, 0.010))
-            times[name].append(seconds(calls[name]))
+            out = turn >= least and first[name] > budget / 10
+            times[name].append(np.nan if out else peers[name].ask("time"))
         turn += 1
     return times
 
@@ -48,6 +43,15 @@ def quartiles(numbers: Any) -> list[float]:
     """The first quartile, the median and the third, of those that are numbers."""
     numbers = np.asarray(numbers, float)
     return [float(x) for x in np.percentile(numbers[~np.isnan(numbers)], [25, 50, 75])]
+
+
+def in_bursts(peers: Mapping[str, Asked], number: int, burst: int = 50) -> dict[str, list[float]]:
+    """Time every single one of many short calls, in bursts by turns."""
+    times: dict[str, list[float]] = {name: [] for name in peers}
+    for _ in range(number // burst):
+        for name, peer in peers.items():
+            times[name] += peer.ask("burst", burst)
+    return times
 
 
 def spread(times: list[float]) -> dict[str, float]:
@@ -60,20 +64,6 @@ def spread(times: list[float]) -> dict[str, float]:
     }
 
 
-def in_bursts(calls: dict[str, Call], number: int, burst: int = 50) -> dict[str, list[float]]:
-    """Time every single one of many short calls, in bursts by turns."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        for _ in range(20):
-            call()
-    for _ in range(number // burst):
-        for name, call in calls.items():
-            time.sleep(0.005)
-            call()  # the first after a pause finds cold caches; not what is asked here
-            times[name] += [seconds(call) for _ in range(burst)]
-    return times
-
-
 @contextmanager
 def busy_neighbour() -> Iterator[None]:
     """Another process that keeps one core busy meanwhile."""
@@ -84,26 +74,3 @@ def busy_neighbour() -> Iterator[None]:
     finally:
         neighbour.kill()
         neighbour.wait()
-
-
-class Limits:
-    """What the machine can do now: multiplications of matrices, and reading memory."""
-
-    def __init__(self, threads: int) -> None:
-        self.a = np.random.default_rng(0).standard_normal((1024, 1024), np.float32)
-        self.long = np.ones(2**26, np.float32)  # 256 MiB, beyond any cache
-        self.parts = np.array_split(self.long, threads)
-        self.pool = ThreadPoolExecutor(threads)
-
-    def product(self) -> None:
-        np.dot(self.a, self.a)
-
-    def read(self) -> None:
-        list(self.pool.map(np.sum, self.parts))
-
-    def measure(self) -> dict[str, float]:
-        """Give GFLOP/s and GB/s: the best of some tries, as the limit is what could be."""
-        self.product(), self.read()
-        product = min(seconds(self.product) for _ in range(7))
-        read = min(seconds(self.read) for _ in range(4))
-        return {"gflops": 2 * 1024**3 / product / 1e9, "gbytes": self.long.nbytes / read / 1e9}

@@ -1,51 +1,40 @@
-"""Results as Markdown tables, and what a reader must know about the machine to judge them."""
+"""Results as a page of Markdown tables."""
 
-import os
-import platform
-import subprocess
-from importlib.metadata import version
-from pathlib import Path
+import math
 from typing import Any
 
-from regard import _kernel
+from bench.groups import GROUPS, MOST_MEBIBYTES, MOST_SECONDS
 
-ROOT = Path(__file__).parent.parent
-
-
-def processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+Rows = list[dict[str, Any]]
+HOW = """\
+Each peer runs in a process of its own with as many threads, on the same inputs in its own layout,
+compiled where it compiles; they take turns. **×** is a peer's time over regard's in the same round,
+median [quartiles]: above 1 regard is faster. All float32 runs at full precision ('highest' in
+PyTorch and JAX); what is reached is in the tables of errors. Share: of a float32 matrix product of
+NumPy's in the same run; in decoding, of reading memory with all threads.
+"""
 
 
-def setting(threads: int) -> dict[str, Any]:
-    """The machine, the versions and the settings that all results depend on."""
-    import torch
-
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
-    names = ("numpy", "torch", "onnxruntime")
-    return {
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "threads": threads,
-        "kernel": _kernel.kernel(),
-        "regard": commit or version("regard"),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in names},
-        "torch float32 matmul precision": torch.get_float32_matmul_precision(),
-        "load before": load(),
-    }
+def markdown(result: dict[str, Any]) -> str:
+    """The whole result, to read."""
+    parts = [f"# {result['name']}\n\n{where(result)}\n\n{HOW}"]
+    for name, rows in result["groups"].items():
+        parts.append(f"## {GROUPS[name].title[0].upper()}{GROUPS[name].title[1:]}\n")
+        parts += TABLES.get(name, turns)(rows, GROUPS[name].bound)
+        parts += [reasons(rows)]
+    return "\n".join(part for part in parts if part)
 
 
-def load() -> float | None:
-    """How many processes wanted a core in the last minute: how quiet the machine was."""
-    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+def where(result: dict[str, Any]) -> str:
+    """The machine, the versions and the day, in a sentence or two."""
+    setting = result["setting"]
+    versions = ", ".join(f"{name} {number}" for name, number in setting["versions"].items())
+    return (
+        f"{setting['processor']}, {setting['cores']} cores, {setting['threads']} threads each; "
+        f"kernel {setting['kernel']}; regard {setting['regard']}, {versions}, Python "
+        f"{setting['python']}. Load {setting['load before']} before, {setting['load after']} "
+        f"after. {result['date']}{', quick' * result['quick']}."
+    )
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -53,72 +42,107 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
-def forward(rows: list[dict[str, Any]], names: list[str]) -> str:
+def who(rows: Rows, field: str) -> list[str]:
+    """The peers that have a number somewhere."""
+    names = dict.fromkeys(name for row in rows for name in row["peers"])
+    return [name for name in names if any(field in row["peers"].get(name, {}) for row in rows)]
+
+
+def turns(rows: Rows, bound: str) -> list[str]:
+    """Times and ratios; then errors and memory."""
+    names = who(rows, "seconds")
     others = [name for name in names if name != "regard"]
-    head = ["float32, forward", "regard", *(f"× {name}" for name in others), "share of peak"]
-    head.append("error, rms: " + " / ".join(names))
+    unit = "GFLOP/s" if bound == "gflops" else "GB/s"
+    speed, exact = [], []
+    for row in rows:
+        found = [row["peers"].get(name, {}) for name in names]
+        ours = row["peers"].get("regard", {})
+        share = f"{ours['share']:.0%} of {row['limit'][bound]:.0f} {unit}" if ours else ""
+        ratios = [ratio(row["peers"].get(name, {})) for name in others]
+        speed.append([row["problem"], duration(ours), share, *ratios])
+        exact.append([row["problem"], *(f"{rms(one)} · {size(one)}" for one in found)])
+    return [
+        table(["", "regard", "share", *(f"× {name}" for name in others)], speed),
+        "Error (rms, over the output's rms) and MiB beyond the inputs:\n",
+        table(["", *names], exact),
+    ]
+
+
+def bursts(rows: Rows, bound: str) -> list[str]:
+    names, kinds = who(rows, "microseconds"), ("median", "mean", "p99")
     body = []
     for row in rows:
-        low, middle, high = row["milliseconds"]["regard"]
-        cells = [row["problem"], f"{middle:.3g} ms [{low:.3g}–{high:.3g}]"]
-        for name in others:
-            low, middle, high = row["ratio"][name]
-            cells.append(f"**{middle:.2f}** [{low:.2f}–{high:.2f}]")
-        cells.append(f"{row['share']['regard']:.0%} of {row['limit']['gflops']:.0f} GFLOP/s")
-        cells.append(" / ".join(f"{row['error'][name]['rms']:.1e}" for name in names))
-        body.append(cells)
-    return table(head, body)
+        found = [row["peers"][name].get("microseconds") for name in names]
+        cells = [" / ".join(f"{one[kind]:.0f}" for kind in kinds) if one else "" for one in found]
+        body.append([row["problem"], *cells])
+    return ["µs a call: median / mean / 99th percentile.\n", table(["", *names], body)]
 
 
-def small(rows: list[dict[str, Any]], names: list[str]) -> str:
-    head = ["short calls, µs: median / mean / p99", *names]
-    body = [
-        [
-            row["problem"] + ", beside a busy process" * row["neighbour"],
-            *(
-                " / ".join(f"{row['microseconds'][name][k]:.0f}" for k in ("median", "mean", "p99"))
-                for name in names
-            ),
+def lengths(rows: Rows, bound: str) -> list[str]:
+    """Time and memory by length, and the exponent of the last doubling."""
+    names = who(rows, "seconds")
+    body = []
+    for row in rows:
+        found = [row["peers"].get(name, {}) for name in names]
+        cells = [
+            f"{duration(one, False)} · {size(one)}" if "seconds" in one else "" for one in found
         ]
-        for row in rows
+        body.append([f"{row['length']:,}", *cells])
+    body.append(["exponents of T, last doubling", *(exponents(rows, name) for name in names)])
+    head = ["T = S; one head, D 64", *names]
+    limits = f"{MOST_MEBIBYTES / 1024:.0f} GiB or {MOST_SECONDS:.0f} s"
+    said = (
+        f"Time and MiB beyond the inputs. A peer stops before it would need more than {limits}.\n"
+    )
+    return [said, table(head, body)]
+
+
+def exponents(rows: Rows, name: str) -> str:
+    """Of time and memory: log2 of the last over the one before."""
+    found = [row["peers"][name] for row in rows if "seconds" in row["peers"].get(name, {})]
+    if len(found) < 2:
+        return ""
+    time = math.log2(found[-1]["seconds"][1] / found[-2]["seconds"][1])
+    memory = [one["mebibytes"] for one in found[-2:]]
+    grown = f"{math.log2(memory[1] / memory[0]):.1f}" if memory[0] and memory[1] else "–"
+    return f"{time:.1f} · {grown}"
+
+
+TABLES = {"small": bursts, "growth": lengths}
+
+
+def duration(one: dict[str, Any], spread: bool = True) -> str:
+    """Milliseconds, with their quartiles."""
+    if "seconds" not in one:
+        return ""
+    low, middle, high = (f"{x * 1e3:.3g}" if x < 1 else f"{x * 1e3:.0f}" for x in one["seconds"])
+    return f"{middle} ms" + f" [{low}–{high}]" * spread
+
+
+def ratio(one: dict[str, Any]) -> str:
+    if "ratio" not in one:
+        return ""
+    low, middle, high = one["ratio"]
+    return f"**{middle:.2f}** [{low:.2f}–{high:.2f}]"
+
+
+def rms(one: dict[str, Any]) -> str:
+    return f"{one['error']['rms']:.1e}" if "error" in one else "–"
+
+
+def size(one: dict[str, Any]) -> str:
+    grown = one.get("mebibytes")
+    return "–" if grown is None else f"{grown:.0f}" if grown >= 9.5 else f"{grown:.1f}"
+
+
+def reasons(rows: Rows) -> str:
+    """Who did not take part, and why."""
+    said: dict[str, list[str]] = {}
+    for row in rows:
+        for name, one in row["peers"].items():
+            if "cannot" in one:
+                said.setdefault(f"{name}: {one['cannot']}", []).append(row["problem"])
+    whole = [
+        why + f" ({len(at)} of {len(rows)})" * (len(at) < len(rows)) for why, at in said.items()
     ]
-    return table(head, body)
-
-
-def memory(rows: list[dict[str, Any]], names: list[str]) -> str:
-    head = ["peak memory beyond the inputs, MiB", "the output itself", *names]
-    body = [
-        [
-            row["problem"],
-            f"{row['output']:.0f}",
-            *(f"{row['mebibytes'][name]:.0f}" for name in names),
-        ]
-        for row in rows
-    ]
-    return table(head, body)
-
-
-TABLES = {"forward": forward, "small": small, "memory": memory}
-
-
-def markdown(result: dict[str, Any]) -> str:
-    """The whole result, to read."""
-    where, names = result["setting"], result["peers"]
-    versions = ", ".join(f"{name} {number}" for name, number in where["versions"].items())
-    parts = [
-        f"# regard beside {', '.join(names[1:])}\n\n"
-        f"{where['processor']}, {where['cores']} cores, {where['threads']} threads each; kernel "
-        f"{where['kernel']}; regard {where['regard']}, {versions}, Python {where['python']}; "
-        f"torch float32 matmul precision '{where['torch float32 matmul precision']}'. Load of the "
-        f"machine {where['load before']} before, {where['load after']} after (above 0 before: "
-        f"others were at work). {result['date']}{', quick' * result['quick']}.\n"
-    ]
-    if any(row["kind"] == "forward" for row in result["rows"]):
-        parts.append(
-            "× is the peer's time over regard's in the same round, median [quartiles]: above 1 "
-            "regard is faster. Peak is a float32 matrix product of NumPy's in the same run.\n"
-        )
-    for kind, draw in TABLES.items():
-        if rows := [row for row in result["rows"] if row["kind"] == kind]:
-            parts.append(draw(rows, names))
-    return "\n".join(parts)
+    return "Not measured: " + "; ".join(whole) + ".\n" if said else ""
