@@ -165,8 +165,9 @@ template <class F>
 struct Block {
   const F *keys = nullptr, *values = nullptr;
   int64_t at, key_row, value_row;
-  uint64_t strange = 0;  // keys whose value is not finite
   bool more;             // there is a next one
+  bool tame = false;     // values that are not finite are 0
+  uint64_t strange = 0;  // and these keys had one
 
   void get(const Problem& p, const Space<F>& s, const char* key_rows, const char* value_rows) {
     if (keys) return;
@@ -174,7 +175,13 @@ struct Block {
     bool ahead = more && !is_few<F>(p);
     keys = get_block(p.key, key_rows + at * p.key.row, count, p.D, p.D, s.key_block, &key_row, ahead || p.key.column < 4);
     values = get_block(p.value, value_rows + at * p.value.row, count, p.V, s.columns, s.value_block, &value_row, ahead || p.value.column < 4);
-    strange = tame_values(&values, &value_row, rounded_up(count, step), s.columns, s.value_block);
+  }
+
+  // Needed where a row may not attend a key of the block: 0 times what is not finite is not 0. Where all may, the row's output
+  // itself is not finite then, and the row is computed again for that.
+  void make_tame(const Problem& p, const Space<F>& s) {
+    if (!tame) strange = tame_values(&values, &value_row, rounded_up(p.S - at < block ? p.S - at : block, step), s.columns, s.value_block);
+    tame = true;
   }
 };
 
@@ -227,6 +234,7 @@ int over_blocks(const Problem& p, const Space<F>& s, const Unit& unit, int64_t u
         to = int(rounded_up(64 - __builtin_clzll(s.words->any), step));
       }
       b.get(p, s, key_rows, value_rows);
+      if (!all) b.make_tame(p, s);
       panel_block(p, s, panel, e, b, all ? nullptr : s.words, from, to);
     }
   }
