@@ -317,10 +317,10 @@ def test_the_matrix_pins_and_adds_up(opened, cat, seen):
     page = opened(cat)
     page.page.locator("#cells").scroll_into_view_if_needed()
     box = page.page.locator("#cells").bounding_box()
-    cell = (box["width"] - 96) / 13
+    cell, margin = (float(page.page.get_attribute("#cells", f"data-{x}")) for x in ("cell", "margin"))
 
     def middle(row, key):
-        return box["x"] + 96 + (key + 0.5) * cell, box["y"] + 96 + (row + 0.5) * cell
+        return box["x"] + margin + (key + 0.5) * cell, box["y"] + margin + (row + 0.5) * cell
 
     page.page.mouse.move(*middle(4, 6))
     page.settle()
@@ -439,9 +439,15 @@ def test_hostile_tokens_are_shown_and_run_nowhere(opened, tmp_path):
     title = page.page.title()
     shown = page.page.locator("#text").inner_text()
     marked = ["⟨2028⟩", "⟨202E⟩evil", "␛[31mred", "␀"]
-    for token in [*HOSTILE[:5], *marked, *HOSTILE[9:]]:
+    for token in [*HOSTILE[:5], *marked, *HOSTILE[10:]]:
         assert token in shown
+    assert f"{'x' * 40}… (10000 characters)" in shown
+    assert page.page.locator("body").inner_text().count("x" * 41) == 0  # it fills no view
     page.word(9).click()
+    page.word(9).click()
+    assert page.page.locator("#text").inner_text().count(HOSTILE[9]) == 1  # whole on demand
+    page.word(9).click()
+    assert "x" * 41 not in page.page.locator("#text").inner_text()
     for name in ("words", "ranking", "heads", "calculation", "lines", "matrix"):
         svg = page.page.evaluate("(name) => regard.picture(name)", name)
         found = "querySelectorAll('script, img, parsererror').length"

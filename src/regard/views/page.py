@@ -36,7 +36,7 @@ BUDGET = 24_000_000  # bytes
 FILES = Path(__file__).parent / "page"
 # Each file after those that it leans on.
 SCRIPTS = (
-    "data", "attention", "groups", "palette", "say", "state", "dom", "compare", "words", "ranking",
+    "data", "attention", "say", "groups", "palette", "state", "dom", "compare", "words", "ranking",
     "heads", "calculation", "lines", "save", "controls", "plane", "matrix", "main",
 )  # fmt: skip
 MEASURED = {name: meaning for name, (_, meaning) in MEASURES.items()}
@@ -222,7 +222,10 @@ def _of_look(look: Look, item: int) -> Source:
     shown = Shown(
         one, "attention", 0, "call", np.arange(heads), "keys" if together else "queries", "keys"
     )
-    size = f"{heads} head{'s' * (heads > 1)} · {rows} queries × {keys} keys"
+    size = (
+        f"{heads} head{'s' * (heads != 1)} · {rows} quer{'y' if rows == 1 else 'ies'} × "
+        f"{keys} key{'s' * (keys != 1)}"
+    )
     notes = [HONEST]
     if int(np.prod(batch)) > 1:
         notes.insert(0, f"This is batch item {item} of {int(np.prod(batch))}.")

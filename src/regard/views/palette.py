@@ -39,6 +39,8 @@ INKS: dict[Ground, Inks] = {
     ),
 }
 
+ABOVE, BELOW = 0.55, 0.8  # powers by which small values are drawn out
+
 _LMS = np.array(
     [
         [0.4122214708, 0.5363325363, 0.0514459929],
@@ -66,6 +68,18 @@ def shade(value: float, ground: Ground = "light") -> str:
     share = inks.least + (1.0 - inks.least) * min(abs(value), 1.0) if value else 0.0
     start, pole = to_lab(inks.ground), to_lab(inks.above if value > 0 else inks.below)
     return from_lab(start + (pole - start) * share)
+
+
+def tone(value: float) -> float:
+    """How far from the ground a weight or a lift is shaded, from -1 to 1.
+
+    Small values are drawn out: those above more, as they are what one looks for. Most words give
+    a little less than the others give, which is to stay quiet.
+
+    >>> round(tone(0.31), 2), round(tone(-0.31), 2), tone(1.0), tone(0.0)
+    (0.53, -0.39, 1.0, 0.0)
+    """
+    return float(value**ABOVE) if value > 0 else -float(abs(value) ** BELOW)
 
 
 def ink(value: float, ground: Ground = "light") -> str:

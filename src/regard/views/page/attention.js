@@ -23,6 +23,12 @@ export class Attention {
     return `${this.said.number}.${this.said.heads[head]}`;
   }
 
+  /** What a head is called; a call alone has no layer. */
+  called(head) {
+    const { number, heads, kind } = this.said;
+    return kind === "call" ? `Head ${heads[head]}` : `Layer ${number} head ${heads[head]}`;
+  }
+
   /** lse and sums: the model's, or those without special tokens and sinks. */
   sums(bare) {
     const name = bare && this.said.without ? "without" : "sums";
@@ -65,9 +71,7 @@ export class Attention {
     const query = this.get("query"), keys = this.get("key"), { width } = this;
     const a = (head * this.rows + row) * width;
     const b = (Math.floor(head / this.each) * this.keys + key) * width;
-    let sum = 0;
-    for (let d = 0; d < width; d++) sum += query[a + d] * keys[b + d];
-    return sum;
+    return dot(query, a, keys, b, width);
   }
 
   capped(scaled) {
@@ -115,9 +119,8 @@ export class Attention {
     let b = (Math.floor(head / this.each) * this.keys + begin) * width;
     for (let key = begin; key < end; key++, b += width) {
       if (sums.excluded[key] || (!free && !this.allowed(head, row, key))) continue;
-      let sum = 0;
-      for (let d = 0; d < width; d++) sum += query[a + d] * keys[b + d];
-      let score = this.capped(sum * said.scale);
+      let score = dot(query, a, keys, b, width) * said.scale;
+      if (said.softcap) score = this.capped(score);
       if (said.bias) score += this.bias(head, row, key);
       out[key - first] = Math.exp(score - lse);
     }
@@ -168,6 +171,19 @@ export class Attention {
     }
     return out;
   }
+}
+
+/** Four sums at a time: a processor need not wait for one addition before the next. */
+function dot(query, a, keys, b, width) {
+  let one = 0, two = 0, three = 0, four = 0, d = 0;
+  for (; d + 3 < width; d += 4) {
+    one += query[a + d] * keys[b + d];
+    two += query[a + d + 1] * keys[b + d + 1];
+    three += query[a + d + 2] * keys[b + d + 2];
+    four += query[a + d + 3] * keys[b + d + 3];
+  }
+  for (; d < width; d++) one += query[a + d] * keys[b + d];
+  return one + two + (three + four);
 }
 
 export const layers = page.layers.map((said) => new Attention(said));

@@ -18,13 +18,13 @@ export function drawCalculation() {
   const key = now.to[0];
   const steps = byId("steps");
   if (row === undefined) return steps.replaceChildren(make("p", { class: "hint" }, "This row was not recorded."));
-  const name = `layer ${layer.said.number} head ${layer.said.heads[h]}`;
+  const name = layer.called(h).toLowerCase();
   const from = quoted(labelOf(now.rowText, [row + layer.said.offset], "token"));
   const to = quoted(labelOf(now.keyText, [key], "token"));
   const many = now.from.length > 1 || now.to.length > 1;
   byId("calculation-title").textContent = `The calculation: ${from} ${row + layer.said.offset} → ${to} ${key}`;
   steps.replaceChildren(
-    make("p", { class: "quiet" }, `In ${name}${many ? ", of the first piece of each word" : ""}.${now.bare ? " As the model has it, special tokens included." : ""}`),
+    make("p", { class: "quiet small" }, `In ${name}${many ? ", of the first piece of each word" : ""}.${now.bare ? " As the model has it, special tokens included." : ""}`),
     products(layer, h, row, key, from, to),
     cards(layer, h, row, key),
     softmax(layer, h, row, key, now),
@@ -103,7 +103,7 @@ function cards(layer, h, row, key) {
   const weight = layer.weight(h, row, key, false);
   const box = make("ol", { class: "cards" }, ...list.map(([name, value, under]) => card(name, datum(number(value), value), under)));
   box.append(allowed
-    ? card("softmax", datum(exact(weight), weight, { id: "weight" }), `e^${number(layer.score(h, row, key), 2)} ÷ Σ, a share of ${count(layer, h, row)} keys`)
+    ? card("softmax", datum(exact(weight), weight, { id: "weight" }), `e^${number(layer.score(h, row, key), 2)} ÷ Σ over ${keys(count(layer, h, row))}`)
     : card("softmax", "0 %", "may not attend: masked"));
   const length = layer.lengths(h)[key];
   box.append(card("× value", datum(number(allowed ? weight * length : 0), weight * length, { id: "contribution" }), `‖value‖ is ${number(length, 2)}`));
@@ -114,6 +114,7 @@ function card(name, value, under) {
   return make("li", {}, make("span", { class: "what" }, name), make("b", {}, value), make("span", { class: "quiet" }, under));
 }
 
+const keys = (n) => `${n} key${n === 1 ? "" : "s"}`;
 const count = (layer, h, row) => layer.weights(h, row, false).reduce((n, w) => n + !Number.isNaN(w), 0);
 
 // ------------------------------------------------------------------------------- softmax
@@ -138,7 +139,7 @@ function softmax(layer, h, row, key, now) {
       make("td", { class: "number strong" }, exact(Math.exp(logit - most) / total))));
     const barred = weights.length - order.length;
     return make("div", {},
-      make("p", {}, `The denominator is Σ e^(score − ${number(most, 2)}) = `, datum(number(total, 4), total), `, over ${order.length} keys${logit > -Infinity ? " and the sink" : ""}${barred ? `; ${barred} may not be attended` : ""}.`),
+      make("p", {}, `The denominator is Σ e^(score − ${number(most, 2)}) = `, datum(number(total, 4), total), `, over ${keys(order.length)}${logit > -Infinity ? " and the sink" : ""}${barred ? `; ${barred} may not be attended` : ""}.`),
       table(["token", "at", "score", `e^(score − ${number(most, 2)})`, "weight"], rows),
       order.length > MOST ? make("p", { class: "hint" }, `and ${order.length - MOST} more, of less weight`) : null);
   });

@@ -7,7 +7,7 @@ import { layers } from "./attention.js";
 import { hasMaps, hasMeasures } from "./heads.js";
 import { compare, switched } from "./compare.js";
 import { find, focusWord, mark } from "./words.js";
-import { shade } from "./palette.js";
+import { scaled, shade } from "./palette.js";
 import { toast } from "./save.js";
 
 const syncs = []; // what brings each control up to date
@@ -16,7 +16,9 @@ const syncs = []; // what brings each control up to date
 export function choice(label, name, options, changes = (value) => ({ [name]: value })) {
   const buttons = options.map(([value, text, title]) => {
     const button = make("button", { onclick: () => update(changes(value)), title: title ?? "" }, text);
-    syncs.push(() => button.setAttribute("aria-pressed", String(state[name] === value)));
+    const sync = () => button.setAttribute("aria-pressed", String(state[name] === value));
+    sync();
+    syncs.push(sync);
     return button;
   });
   const box = make("div", { class: "choice", role: "group" }, ...buttons);
@@ -51,7 +53,10 @@ export function buildControls() {
       ["weight", "weight", "The bare weight"],
       ["contribution", "× value", "Weight × the length of the value, before the output projection"]]),
     choice("Unit", "unit", [["word", "words"], ["token", "tokens"]]),
-    choice("Scale", "scale", [["linear", "linear"], ["log", "log", "From 0.1 % to 100 %, in equal steps of a power"]]),
+    choice("Scale of the shades", "scale", [
+      ["root", "soft", "Small values are drawn out: x to the power of 0.55, below zero of 0.8"],
+      ["linear", "linear", "A shade is twice as strong for twice the value"],
+      ["log", "log", "From 0.1 % to 100 %, in equal steps of a power"]]),
     ...(bare ? [check(sinks ? "without special tokens and sinks" : "without special tokens", "bare", "Leaves them out and gives what they got to the others in proportion: no longer the model's weights")] : []),
     make("span", { class: "inline last" }, make("button", { onclick: copyLink }, "Copy link"),
       make("button", { onclick: showKeys, title: "All keys (?)", ariaLabel: "All keys" }, "?")),
@@ -68,17 +73,17 @@ export function buildControls() {
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
     document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
-    drawLegend();
     update({});
   };
   onChange(sync);
   sync();
-  drawLegend();
   document.addEventListener("keydown", keys);
 }
 
-function sync() {
+function sync(changed) {
+  if (changed?.size === 1 && changed.has("preview")) return; // what is previewed switches nothing
   for (const bring of syncs) bring();
+  drawLegend();
 }
 
 function otherKind(kind) {
@@ -101,17 +106,20 @@ function turned(direction) {
   return { direction, ...pinning(pinned, base) };
 }
 
+/** What the shades mean, in the measure and on the scale that are chosen. */
 export function drawLegend() {
-  const steps = Array.from({ length: 41 }, (_, n) => shade((n - 20) / 20)[0]);
+  const lift = state.measure === "lift";
+  const steps = Array.from({ length: 41 }, (_, n) => shade(scaled(lift ? (n - 20) / 20 : n / 40, state.scale))[0]);
   const bar = make("span", { class: "ramp", style: { background: `linear-gradient(to right, ${steps.join(",")})` } });
-  byId("legend").replaceChildren(make("span", {}, "less than others"), bar, make("span", {}, "more"));
+  const [low, high] = { lift: ["less than others", "more"], weight: ["0", "100 %"], contribution: ["0", "the largest"] }[state.measure];
+  byId("legend").replaceChildren(make("span", {}, low), bar, make("span", {}, high));
 }
 
 // ------------------------------------------------------------------------------- search
 
 function searchBox() {
   let found = [], at = -1;
-  const input = make("input", { type: "search", id: "search", placeholder: "find a word or position  /", autocomplete: "off", spellcheck: false });
+  const input = make("input", { type: "search", id: "search", placeholder: "find a word  /", autocomplete: "off", spellcheck: false });
   input.setAttribute("aria-label", "Find a word or a position");
   input.oninput = () => { found = find(input.value); at = -1; mark(found); };
   input.onkeydown = (event) => {

@@ -2,6 +2,7 @@
 // averaged over those that read; what the others give comes from rows outside of the reading word.
 
 import { page } from "./data.js";
+import { folded, where } from "./say.js";
 
 const units = {};
 
@@ -30,7 +31,8 @@ function group(text, label, positions, spaced) {
   text.sets ??= { special: new Set(text.special), never: new Set(text.never) };
   const special = positions.some((p) => text.sets.special.has(p));
   const never = positions.some((p) => text.sets.never.has(p));
-  return { label, positions, spaced: spaced || special, special, never };
+  const named = label !== where(positions); // else the position is its name
+  return { label, short: folded(label), named, positions, spaced: spaced || special, special, never };
 }
 
 function numbered(groups) {
@@ -43,7 +45,7 @@ function numbered(groups) {
 export function labelOf(name, positions, unit = "word") {
   const groups = unitsOf(name, unit);
   const within = [...new Set(positions.map((p) => groups.owner.get(p)))].map((n) => groups[n]);
-  return within.map((one, n) => (n && one.spaced ? " " : "") + one.label).join("");
+  return within.map((one, n) => (n && one.spaced ? " " : "") + one.short).join("");
 }
 
 /** The rows of a layer that positions are; those that were not recorded are left out. */
@@ -123,13 +125,14 @@ function severalRows(layer, head, rows, bare, { weight, baseline, distance, seen
   return { weight, baseline, distance, seen };
 }
 
-/** One link: a group of rows, a group of keys. */
-export function link(layer, head, rows, keys, bare) {
+/** One link: a group of rows, a group of keys; `valued`: with what it contributes. */
+export function link(layer, head, rows, keys, bare, valued = false) {
+  const lengths = valued ? layer.lengths(head) : null; // values are decoded where they are asked for
   if (rows.length * keys.length >= layer.keys)
-    return summed(reading(layer, head, rows, bare), keys, layer.lengths(head));
+    return summed(reading(layer, head, rows, bare), keys, lengths);
   const read = { weight: {}, baseline: {}, distance: {}, seen: {} };
   for (const key of keys) pairs(layer, head, rows, key, bare, read);
-  return summed(read, keys, layer.lengths(head));
+  return summed(read, keys, lengths);
 }
 
 /** The same as `reading`, for one key: only the weights that it needs. */
@@ -165,17 +168,21 @@ function others(total, count, own) {
   return left > 0 ? Math.max(total - own.reduce((sum, w) => sum + w, 0), 0) / left : NaN;
 }
 
-/** Sum over the keys of a group. */
+/** Sum over the keys of a group; without lengths of values no contribution. */
 export function summed(read, keys, lengths, out = {}) {
-  out.weight = out.baseline = out.distance = out.contribution = 0;
+  let weight = 0, baseline = 0, distance = 0, contribution = lengths ? 0 : NaN;
   out.allowed = false;
   for (const key of keys) {
-    out.allowed ||= read.seen[key] === 1;
-    out.weight += read.weight[key];
-    out.baseline += read.baseline[key];
-    out.distance += read.distance[key];
-    out.contribution += read.weight[key] && read.weight[key] * lengths[key];
+    if (read.seen[key] === 1) out.allowed = true;
+    weight += read.weight[key];
+    baseline += read.baseline[key];
+    distance += read.distance[key];
+    if (lengths) contribution += read.weight[key] && read.weight[key] * lengths[key];
   }
+  out.weight = weight;
+  out.baseline = baseline;
+  out.distance = distance;
+  out.contribution = contribution;
   out.lift = out.allowed ? out.weight - Math.max(out.baseline, out.distance) : NaN;
   return out;
 }

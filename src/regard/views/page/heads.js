@@ -45,7 +45,7 @@ function measured(now, [l, h], one) {
 
 function note(now, [l, h], one) {
   const layer = layers[l], { said } = layer;
-  const parts = [`Layer ${said.number} head ${said.heads[h]}`, `weight ${exact(one.weight)}, others ${exact(one.baseline)}`];
+  const parts = [layer.called(h), `weight ${exact(one.weight)}, others ${exact(one.baseline)}`];
   const row = measures.get(layer.label(h));
   if (row && now.kind === page.open.kind) parts.push(`selectivity ${number(row.selectivity ?? NaN, 2)}, special tokens ${percent(row.special ?? NaN)}, the token before ${percent(row.previous ?? NaN)}`);
   if (layer.each > 1) parts.push(`key head ${Math.floor(h / layer.each)} serves ${layer.each} query heads`);
@@ -71,9 +71,11 @@ function build(now, order) {
 
 function layerRow(l) {
   const layer = layers[l];
-  const name = make("button", { class: "plain layer", title: `All heads of layer ${layer.said.number}`,
-    onclick: () => update({ heads: layer.said.heads.map((_, h) => [l, h]), list: "heads" }) }, String(layer.said.number));
-  name.setAttribute("aria-label", `All heads of layer ${layer.said.number}`);
+  const alone = layer.said.kind === "call";
+  const title = alone ? "All heads" : `All heads of layer ${layer.said.number}`;
+  const name = make("button", { class: "plain layer", title,
+    onclick: () => update({ heads: layer.said.heads.map((_, h) => [l, h]), list: "heads" }) }, alone ? "all" : String(layer.said.number));
+  name.setAttribute("aria-label", alone ? "all heads" : title);
   const row = make("div", { class: "row" }, name);
   layer.said.heads.forEach((_, h) => {
     const one = cell([l, h], false);
@@ -126,7 +128,7 @@ function paint(now, head, one, value, largest) {
   const chosen = now.heads.some((other) => key(other) === key(head));
   button.setAttribute("aria-pressed", String(chosen));
   if (isPreview()) return;
-  const name = `Layer ${layers[l].said.number} head ${layers[l].said.heads[h]}`;
+  const name = layers[l].called(h);
   const text = one.allowed
     ? `${name}: weight ${percent(one.weight)}, others ${percent(one.baseline)}, lift ${points(one.lift)}`
     : `${name}: may not attend`;

@@ -2,7 +2,7 @@
 // right; one colour a head of one layer.
 
 import { byId, make, makeSvg } from "./dom.js";
-import { seen, state, update } from "./state.js";
+import { isPreview, seen, state, update } from "./state.js";
 import { layers } from "./attention.js";
 import { reading, rowsOf } from "./groups.js";
 import { headColour } from "./palette.js";
@@ -39,6 +39,7 @@ function sync(now, l) {
   const select = byId("lines-layer");
   const own = layers.map((layer, n) => [layer, n]).filter(([layer]) => layer.said.kind === now.kind);
   select.replaceChildren(...own.map(([layer, n]) => make("option", { value: n, selected: n === l }, `layer ${layer.said.number}`)));
+  select.hidden = own.length < 2;
   byId("mass").value = now.mass;
   byId("mass-said").textContent = `${now.mass} %`;
   const { heads } = layers[l].said;
@@ -84,8 +85,8 @@ function scene(now, l) {
   const box = byId("drawing");
   const left = around(now.readers, now.from), right = around(now.read, now.to);
   const width = Math.max(box.clientWidth, 240);
-  const gap = Math.max(70, Math.min(420, width * 0.44));
-  const side = (width - gap) / 2;
+  const side = Math.min(widest([...left, ...right]), width * 0.36);
+  const gap = width - 4 - 2 * side;
   const tops = besideEachOther(left, right, now);
   const height = Math.max(left.length * LINE + tops[0], right.length * LINE + tops[1]);
   const link = `${now.from} ${now.to}`;
@@ -97,10 +98,17 @@ function scene(now, l) {
   scroller.append(column(left, "left", side, now, tops[0]), column(right, "right", side, now, tops[1]), svg);
   scroller.style.setProperty("--tall", `${height}px`);
   box.replaceChildren(make("div", { class: "heading" }, make("span", {}, "reads"), make("span", {}, "is read")), scroller);
-  frame = { now, l, left, right, svg, side, gap, scroller, tops, link };
+  frame = { now, l, left, right, svg, side, gap, scroller, tops, link, width: box.clientWidth };
   scroller.scrollTop = kept ?? Math.max(0, left.findIndex((unit) => now.from.includes(unit.positions[0])) * LINE + tops[0] - 200);
   scroller.addEventListener("scroll", () => requestAnimationFrame(lines));
   lines();
+}
+
+/** How wide the longest name is, with its position. */
+function widest(units) {
+  const brush = make("canvas").getContext("2d");
+  brush.font = `650 14px ${getComputedStyle(document.body).fontFamily}`;
+  return 12 + units.reduce((most, unit) => Math.max(most, brush.measureText(`${unit.short.slice(0, 40)} ${where(unit.positions)}`).width), 40);
 }
 
 /** All words of a text, or of a long one those around the pinned word. */
@@ -125,8 +133,9 @@ function column(units, side, width, now, top) {
   box.setAttribute("aria-label", side === "left" ? "Tokens that read" : "Tokens that are read");
   units.forEach((unit, n) => {
     const own = unit.positions.some((p) => pinned.includes(p));
+    const place = make("small", {}, unit.named ? where(unit.positions) : ""), name = make("bdi", {}, unit.short);
     const token = make("div", { class: `token${own ? " pinned" : ""}`, role: "option", tabIndex: own && !box.querySelector("[tabindex='0']") ? 0 : -1, data: { n } },
-      make("small", {}, where(unit.positions)), make("bdi", {}, unit.label), make("span", { class: "shares" }));
+      ...(side === "left" ? [place, name] : [name, place]), make("span", { class: "shares" }));
     token.setAttribute("aria-selected", String(own));
     box.append(token);
   });
@@ -222,4 +231,7 @@ function shares(box, bars, heads) {
   });
 }
 
-addEventListener("resize", () => { if (frame) drawLines(false); });
+new ResizeObserver(() => {
+  const width = byId("drawing").clientWidth;
+  if (frame && width && width !== frame.width) drawLines(isPreview());
+}).observe(byId("drawing"));

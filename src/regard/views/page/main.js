@@ -19,7 +19,7 @@ import { exact, quoted } from "./say.js";
 function drawFinding() {
   const { parts, one } = sentence();
   const line = byId("sentence");
-  line.replaceChildren(...parts.map(([text, word]) => (word ? make("b", {}, make("bdi", {}, quoted(text))) : text)));
+  line.replaceChildren(...parts.map(([text, word]) => (word ? make("b", {}, make("bdi", {}, quoted(text, false))) : text)));
   line.dataset.weight = one.weight;
   line.dataset.baseline = one.baseline;
   line.setAttribute("aria-live", isPreview() ? "off" : "polite");
@@ -46,9 +46,29 @@ function draw(changed) {
   if (drawsRanking(changed, previewed)) drawRanking();
   // What is only previewed is drawn where it can be seen.
   if (!previewed || inSight.has("heads")) drawHeads();
-  if (!previewed || inSight.has("calculation")) drawCalculation();
+  atRest(previewed && inSight.has("calculation") ? drawCalculation : null);
+  if (!previewed) drawCalculation();
   drawLines(previewed);
   drawMatrix(previewed);
+}
+
+let waiting = 0;
+
+/** Draw when the pointer rests: while it sweeps over words nobody reads so much. */
+function atRest(work) {
+  clearTimeout(waiting);
+  if (work) waiting = setTimeout(work, 90);
+}
+
+// Two columns that fill up each for itself; on a narrow screen one, in the order of reading. The
+// order in the document is the one that is seen, also for the keyboard.
+const SECTIONS = ["words", "ranking", "calculation", "heads", "matrix", "lines"];
+const wide = matchMedia("(min-width: 62rem)");
+
+function arrange() {
+  const scrolled = [...document.querySelectorAll(".scroller, .text")].map((box) => [box, box.scrollTop]);
+  for (const [n, name] of SECTIONS.entries()) byId(wide.matches ? ["left", "right"][n % 2] : "both").append(byId(name));
+  for (const [box, top] of scrolled) box.scrollTop = top; // what moves forgets it
 }
 
 function opening() {
@@ -61,6 +81,8 @@ function opening() {
       "A weight is what one word gives another of its attention; those of a word add up to 100 %. Others: what the other words give it on average. " +
       "As far: what they give at the same distance. Lift: the weight beyond the larger of the two; blue is more, orange less."),
     ...page.notes.map((note) => make("p", {}, note)));
+  arrange();
+  wide.addEventListener("change", arrange);
   buildControls();
   buildSaves();
   onChange(draw);

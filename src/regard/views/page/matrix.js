@@ -2,7 +2,7 @@
 
 import { byId, make } from "./dom.js";
 import { link, rowsOf } from "./groups.js";
-import { seen, state, update } from "./state.js";
+import { isPreview, seen, state, update } from "./state.js";
 import { choice } from "./controls.js";
 import { layers } from "./attention.js";
 import { frameOf, pool } from "./plane.js";
@@ -12,7 +12,8 @@ import { exact, points, quoted } from "./say.js";
 
 const LABELLED = 11; // pixels a cell, from which on tokens stand beside it
 const MARGIN = 26;
-const WIDE = 96;
+const WIDE = 110; // the most that names take
+const LARGEST = 40; // pixels a cell
 const END = 14; // so that the last tick is not cut off
 
 let canvas = null, stop = null, held = null, drag = null, cursor = null, drawn = "";
@@ -45,26 +46,47 @@ function build() {
     make("button", { onclick: () => zoomBy(2), ariaLabel: "Farther", title: "Farther (−)" }, "−"),
     make("button", { onclick: () => update({ zoom: null }), title: "The whole (0)" }, "all"));
   listen();
-  addEventListener("resize", () => drawMatrix(false));
+  new ResizeObserver(() => { if (byId("plane").clientWidth) drawMatrix(isPreview()); }).observe(byId("plane"));
 }
 
 /** Sizes in pixels of the screen's own. */
 function layout(now) {
   const ratio = window.devicePixelRatio || 1;
   const box = byId("plane").clientWidth || 300;
-  const most = Math.min(box - MARGIN - END, 620);
-  const frame = frameOf(now, Math.floor(most * ratio));
+  const most = Math.min(box - END, 660);
+  const frame = frameOf(now, Math.floor((most - MARGIN) * ratio));
   const longest = Math.max(frame.rows, frame.keys);
-  let cell = Math.min((most - WIDE) / longest, 34);
+  const names = longest * LABELLED < most ? Math.min(WIDE, widest(now, frame) + 12) : WIDE;
+  let cell = Math.min((most - names) / longest, LARGEST);
   const labelled = cell >= LABELLED;
-  if (!labelled) cell = most / longest;
-  const margin = labelled ? WIDE : MARGIN;
+  if (!labelled) cell = (most - MARGIN) / longest;
+  const margin = labelled ? names : MARGIN;
   const [wide, tall] = [cell * frame.keys, cell * frame.rows];
   canvas.width = Math.round((wide + margin + END) * ratio);
-  canvas.height = Math.round((tall + margin) * ratio);
+  canvas.height = Math.round((tall + margin + 3) * ratio); // the frame of a cell of the last row too
   canvas.style.inlineSize = `${canvas.width / ratio}px`;
   canvas.style.blockSize = `${canvas.height / ratio}px`;
+  Object.assign(canvas.dataset, { cell, margin });
   return { frame, ratio, cell, margin, labelled, wide, tall };
+}
+
+/** A token's name and position; a name that is the position stands alone. */
+function beside(text, p, first = false) {
+  const letters = [...labelOf(text, [p], "token")];
+  const name = letters.length > 12 ? `${letters.slice(0, 11).join("")}…` : letters.join("");
+  if (name === String(p)) return name;
+  return first ? `${p} ${name}` : `${name} ${p}`;
+}
+
+/** How wide the longest name beside the cells is. */
+function widest(now, { zoom }) {
+  const brush = canvas.getContext("2d");
+  brush.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+  const { offset } = layers[now.heads[0][0]].said;
+  let most = 0;
+  for (const [text, first, past] of [[now.rowText, zoom[0] + offset, zoom[1] + offset], [now.keyText, zoom[2], zoom[3]]])
+    for (let p = first; p < past; p++) most = Math.max(most, brush.measureText(beside(text, p)).width);
+  return Math.ceil(most);
 }
 
 /** The cells, a pixel of the screen at a time: what may not be attended is hatched. */
@@ -129,12 +151,11 @@ function names(brush, now, text, quiet) {
   const { frame, cell, margin } = held;
   const layer = layers[now.heads[0][0]];
   brush.textBaseline = "middle";
-  const short = (label) => ([...label].length > 12 ? `${[...label].slice(0, 11).join("")}…` : label);
   for (let r = 0; r < frame.rows; r++) {
     const p = frame.zoom[0] + r + layer.said.offset;
     brush.fillStyle = now.from.includes(p) ? text : quiet;
     brush.textAlign = "end";
-    brush.fillText(`${short(labelOf(now.rowText, [p], "token"))} ${p}`, margin - 6, margin + (r + 0.5) * cell);
+    brush.fillText(beside(now.rowText, p), margin - 6, margin + (r + 0.5) * cell);
   }
   for (let k = 0; k < frame.keys; k++) {
     const p = frame.zoom[2] + k;
@@ -143,7 +164,7 @@ function names(brush, now, text, quiet) {
     brush.translate(margin + (k + 0.5) * cell, margin - 6);
     brush.rotate(-Math.PI / 2);
     brush.textAlign = "start";
-    brush.fillText(`${p} ${short(labelOf(now.keyText, [p], "token"))}`, 0, 0);
+    brush.fillText(beside(now.keyText, p, true), 0, 0);
     brush.restore();
   }
 }

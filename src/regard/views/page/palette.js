@@ -17,8 +17,10 @@ export function shade(value) {
   return [shades[at], inks[at]];
 }
 
-/** A value on the scale that is chosen: on the logarithmic one 0.001 is 0 and 1 is 1. */
+/** A value on the scale that is chosen: as the library's `tone` draws it out, as it is, or on the
+ * logarithmic one, where 0.001 is 0 and 1 is 1. */
 export function scaled(value, scale) {
+  if (scale === "root") return value > 0 ? value ** 0.55 : -((-value) ** 0.8);
   if (scale !== "log" || !value) return value;
   return Math.sign(value) * Math.max(0, 1 + Math.log10(Math.abs(value)) / 3);
 }

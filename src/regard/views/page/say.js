@@ -31,9 +31,22 @@ export function signed(text) {
   return text.replace("-", "−");
 }
 
-export function quoted(label) {
-  const most = 60;
-  return label.length > most ? `“${[...label].slice(0, most).join("")}…”` : `“${label}”`;
+const LONG = 80, FIRST = 40; // a longer label is shown by its first letters
+
+/** A label as it stands in a view: of a very long one the first letters, and how many it has. */
+export function folded(label) {
+  if (label.length <= LONG) return label;
+  const letters = [...label];
+  return `${letters.slice(0, FIRST).join("")}… (${letters.length} characters)`;
+}
+
+const RTL = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
+
+/** A label in quotes; one that runs from right to left isolated from the numbers beside it. */
+export function quoted(label, isolated = true) {
+  const most = 70;
+  const shown = label.length > most ? `“${[...label].slice(0, most).join("")}…”` : `“${label}”`;
+  return isolated && RTL.test(label) ? `\u2068${shown}\u2069` : shown;
 }
 
 export function tokens(count) {

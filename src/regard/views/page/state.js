@@ -32,7 +32,7 @@ function opened() {
     direction: open.direction ?? "reads",
     measure: "lift",
     unit: "word",
-    scale: "linear",
+    scale: "root",
     bare: false,
     sort: "model", // the order of heads
     cells: "link", // what a head's cell shows
@@ -143,7 +143,7 @@ const CHOICES = {
   direction: ["reads", "read_by"],
   measure: ["lift", "weight", "contribution"],
   unit: ["word", "token"],
-  scale: ["linear", "log"],
+  scale: ["root", "linear", "log"],
   sort: ["model", "link", ...Object.keys(page.measured)],
   cells: ["link", "maps"],
   pool: ["max", "mean"],
@@ -191,7 +191,8 @@ export function linksIn(now, heads, how) {
 function compared(now, heads, how) {
   const out = now.units.map(nothing), one = nothing();
   heads.forEach((head, turn) => {
-    const [l, h] = head, layer = layers[l], lengths = layer.lengths(h);
+    const [l, h] = head, layer = layers[l];
+    const lengths = now.measure === "contribution" ? layer.lengths(h) : null;
     const rows = now.direction === "reads" ? rowsOf(layer, now.from) : null;
     if (rows && !rows.length) return;
     const read = rows && reading(layer, h, rows, now.bare, true);
@@ -209,7 +210,7 @@ function compared(now, heads, how) {
 
 function readBy(now, layer, h, positions) {
   const rows = rowsOf(layer, positions);
-  return rows.length ? link(layer, h, rows, now.to, now.bare) : null;
+  return rows.length ? link(layer, h, rows, now.to, now.bare, now.measure === "contribution") : null;
 }
 
 function keepBest(best, one, head, measure) {
@@ -226,7 +227,7 @@ function add(sum, one, count, turn) {
 
 /** The link of the chosen words in one head. */
 export function linkIn(now, [l, h]) {
-  return { ...link(layers[l], h, rowsOf(layers[l], now.from), now.to, now.bare), head: [l, h] };
+  return { ...link(layers[l], h, rowsOf(layers[l], now.from), now.to, now.bare, now.measure === "contribution"), head: [l, h] };
 }
 
 /** The link of the chosen words in the chosen heads. */

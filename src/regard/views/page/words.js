@@ -7,11 +7,12 @@ import { labelOf, unitsOf } from "./groups.js";
 import { FAINT, scaled, shade } from "./palette.js";
 import { exact, percent, points, where } from "./say.js";
 
+const WHOLE = 24; // words of so many letters are not broken into lines
 const SHORT = 120; // a text of more words has positions and bars only where one looks
 const RTL = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
 const LTR = /[A-Za-z\u00c0-\u024f\u0370-\u058f\u0900-\u1fff\u3040-\u9fff\uac00-\ud7af]/g;
 
-let built = "";
+let built = "", inSight = "";
 let blocks = []; // what each block of text is for, its units and their elements
 
 /** Which way a text runs: the way most of its letters do. */
@@ -32,6 +33,19 @@ export function drawWords() {
     const shown = block.other ? withLinks(counterpart(now)) : own;
     for (const chip of block.chips) paint(chip, shown, block, names);
   }
+  if (names && String(now.pinned) !== inSight) {
+    inSight = String(now.pinned);
+    for (const block of blocks) if (block.long) bringIntoSight(block);
+  }
+}
+
+/** Scroll a long text, and nothing else, to its pinned word. */
+function bringIntoSight({ chips }) {
+  const chip = chips.find((one) => one.classList.contains("pinned") || one.classList.contains("picked"));
+  const box = chip?.parentNode;
+  if (!box) return;
+  const [own, around] = [chip.getBoundingClientRect(), box.getBoundingClientRect()];
+  if (own.top < around.top || own.bottom > around.bottom) box.scrollTop += own.top - around.top - around.height / 3;
 }
 
 function build(now) {
@@ -52,10 +66,11 @@ function build(now) {
     box.setAttribute("aria-label", names.length > 1 ? `The ${pins ? "text that is asked" : "other text"}` : "The text");
     const chips = units.map((unit) => {
       const chip = make("span", { class: "word", role: "option", data: { n: unit.number } },
-        make("bdi", {}, unit.label),
-        make("small", {}, where(unit.positions)),
+        make("bdi", {}, unit.short),
+        unit.named ? make("small", {}, where(unit.positions)) : null,
         long ? null : make("i", { class: "gauge" }, make("i", { class: "fill" }), make("i", { class: "tick" })));
       if (unit.special) chip.classList.add("special");
+      if (unit.short.length <= WHOLE) chip.classList.add("whole");
       if (!unit.spaced) chip.classList.add("joined", ...(now.unit === "token" ? ["piece"] : []));
       box.append(unit.number && unit.spaced ? " " : "", chip);
       if (!unit.spaced) box.append("\u2060");
@@ -94,15 +109,15 @@ function paint(chip, now, block, names) {
   value = Number.isFinite(value) ? scaled(value, now.scale) : 0;
   colour(chip, Math.abs(value) < FAINT ? null : shade(value));
   if (own || !one) {
-    if (names) chip.setAttribute("aria-label", `${unit.label}, position ${where(unit.positions)}${own ? ", pinned" : ""}`);
+    if (names) chip.setAttribute("aria-label", `${unit.short}, position ${where(unit.positions)}${own ? ", pinned" : ""}`);
     return;
   }
   if (!block.long) gauge(chip.lastElementChild.children, one);
   if (!names) return;
   chip.setAttribute("aria-label", barred
-    ? `${unit.label}, position ${where(unit.positions)}, may not be read`
-    : `${unit.label}, position ${where(unit.positions)}, ${percent(one.weight)}, others ${percent(one.baseline)}, lift ${points(one.lift)}`);
-  chip.title = barred ? "may not attend" : `${where(unit.positions)}: weight ${exact(one.weight)}, others ${exact(one.baseline)}, lift ${points(one.lift)}`;
+    ? `${unit.short}, position ${where(unit.positions)}, may not be read`
+    : `${unit.short}, position ${where(unit.positions)}, ${percent(one.weight)}, others ${percent(one.baseline)}, lift ${points(one.lift)}`);
+  chip.title = barred ? "may not attend" : `${unit.short === unit.label ? "" : "Pin it and click once more to see it whole. "}${where(unit.positions)}: weight ${exact(one.weight)}, others ${exact(one.baseline)}, lift ${points(one.lift)}`;
 }
 
 /** Set ground and ink; most words keep theirs while the pointer moves. */
@@ -188,7 +203,15 @@ export function choose(unit, block, event) {
     update(pinning(span));
     return;
   }
+  if (pinnedNow().join() === unit.positions.join()) unfold(unit, block);
   update(pinning(unit.positions));
+}
+
+/** A very long word that is pinned is shown whole, and folded again. */
+function unfold(unit, block) {
+  if (unit.short === unit.label) return;
+  const text = block.chips[unit.number].firstChild;
+  text.textContent = text.textContent === unit.label ? unit.short : unit.label;
 }
 
 /** Put the one tab stop of the text on a word. */
@@ -201,11 +224,11 @@ export function focusWord(n) {
 /** The words that hold some text or stand at a position, for the search. */
 export function find(wanted) {
   const block = blocks.find((one) => one.pins);
-  const folded = wanted.trim().toLowerCase();
-  if (!folded) return [];
-  const at = /^\d+$/.test(folded) ? Number(folded) : -1;
-  const exactly = block.units.filter((unit) => unit.label.toLowerCase() === folded || unit.positions.includes(at));
-  const others = block.units.filter((unit) => unit.label.toLowerCase().includes(folded) && !exactly.includes(unit));
+  const asked = wanted.trim().toLowerCase();
+  if (!asked) return [];
+  const at = /^\d+$/.test(asked) ? Number(asked) : -1;
+  const exactly = block.units.filter((unit) => unit.label.toLowerCase() === asked || unit.positions.includes(at));
+  const others = block.units.filter((unit) => unit.label.toLowerCase().includes(asked) && !exactly.includes(unit));
   return [...exactly, ...others];
 }
 
