@@ -45,6 +45,10 @@ LOADED = {
     "transformers": BASE | {"torch", "transformers"},
     "recording": BASE | {"safetensors"},
     "recording/modules.py": BASE | {"torch"},  # loaded where a model of PyTorch is at hand
+    **{
+        f"recording/keras_{name}.py": BASE | {"keras"}  # likewise
+        for name in ("frame", "layers", "masks", "predict")
+    },
     "views": BASE | {"rich"},
     "asking": BASE | {"rich"},
     "cli": BASE | {"rich", "typer", "click"},

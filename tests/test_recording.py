@@ -376,7 +376,8 @@ def test_arguments_that_make_no_sense(arguments, message):
 
 
 def test_what_is_no_model():
-    with pytest.raises(TypeError, match="expected a PyTorch model, received str"), record("bert"):
+    message = "expected a PyTorch or Keras model, received str"
+    with pytest.raises(TypeError, match=message), record("bert"):
         pass
 
 

@@ -48,11 +48,13 @@ def record(
 
     Args:
         model: a PyTorch module that reaches attention by Hugging Face's interface, by
-            `scaled_dot_product_attention`, or by PyTorch's own attention modules.
+            `scaled_dot_product_attention`, or by PyTorch's own attention modules; or a Keras model
+            with its `MultiHeadAttention`, `GroupQueryAttention` or `Attention`, or ours.
         tokenizer: names the tokens; without it they are numbered.
         engine: "model": the model computes, we watch. "regard": our kernel computes (on the CPU,
             without gradients), answers differ by about 1e-5 of the largest.
-        layers: numbers of the layers to keep, as the model counts; all by default.
+        layers: numbers of the layers to keep, as the model counts (Keras: in the order in which
+            attention layers are first called); all by default.
         heads: numbers of the query heads to keep; all by default.
         tokens: (first, past) or a slice, the rows to keep; each still sees all its keys.
         dtype: keep query, key and value as "float16", say. The proof then speaks of what was kept,
@@ -65,7 +67,7 @@ def record(
         The `Recording`, which can be read inside the block too, once the model ran.
 
     Raises:
-        TypeError: not a PyTorch model.
+        TypeError: neither a PyTorch nor a Keras model.
         ValueError: an argument makes no sense, or more would be kept than `limit`.
         RuntimeError: nothing could be recorded at all.
 
@@ -73,14 +75,24 @@ def record(
     ...     model(**tokenizer("The cat sat.", return_tensors="pt"))
     >>> seen.reads("cat")  # doctest: +SKIP
     """
-    if not hasattr(model, "named_modules") or not hasattr(model, "register_forward_pre_hook"):
-        raise TypeError(f"model: expected a PyTorch model, received {type(model).__name__}")
+    keras, kind, names = sys.modules.get("keras"), Watcher, {}
+    if keras is not None and isinstance(model, keras.layers.Layer):
+        from regard.recording import keras_layers
+
+        kind = keras_layers.KerasWatcher
+    elif hasattr(model, "named_modules") and hasattr(model, "register_forward_pre_hook"):
+        names = {id(m): name.replace("_orig_mod.", "") for name, m in model.named_modules()}
+    else:
+        raise TypeError(
+            f"model: expected a PyTorch or Keras model, received {type(model).__name__}"
+        )
     if engine not in ("model", "regard"):
         raise ValueError(f"engine: expected 'model' or 'regard', received {engine!r}")
     recording = Recording(_name(model), Reader(tokenizer))
-    watcher = Watcher(
+    watcher = kind(
         model,
         recording,
+        names,
         engine=engine,
         layers=None if layers is None else [int(n) for n in layers],
         heads=None if heads is None else [int(n) for n in heads],
@@ -88,16 +100,17 @@ def record(
         dtype=_float(dtype),
         limit=memory.free() // 4 if limit is None else int(limit),
     )
-    from regard.recording import modules  # needs PyTorch
-
     with ExitStack() as stack:
-        if any(_is_compiled(module) for module in model.modules()):
-            from torch.compiler import set_stance  # a compiled graph would hide the attentions
-
-            stack.enter_context(set_stance("force_eager"))
         stack.enter_context(watcher)
-        stack.enter_context(_watching(watcher))
-        stack.enter_context(modules.watching(watcher))
+        if kind is Watcher:
+            from regard.recording import modules  # needs PyTorch
+
+            if any(_is_compiled(module) for module in model.modules()):
+                from torch.compiler import set_stance  # a compiled graph would hide the attentions
+
+                stack.enter_context(set_stance("force_eager"))
+            stack.enter_context(_watching(watcher))
+            stack.enter_context(modules.watching(watcher))
         yield recording
     _tell(watcher)
 

@@ -39,6 +39,12 @@ class Tokens:
         self.size, self._texts = size, None
 
     @property
+    def ids(self) -> Array:
+        """(B, T), -1 where unknown."""
+        self._ids = [np.concatenate(self._ids, axis=1)]
+        return self._ids[0]
+
+    @property
     def real(self) -> Array:
         """(B, T), False for padding."""
         self._real = [np.concatenate(self._real, axis=1)]
@@ -47,10 +53,9 @@ class Tokens:
     def texts(self, reader: Reader) -> list[Text]:
         """The text of each item, padding included."""
         if self._texts is None:
-            self._ids = [np.concatenate(self._ids, axis=1)]
             self._texts = [
                 reader.text(None if (ids < 0).all() else ids.tolist(), self.size)
-                for ids in self._ids[0]
+                for ids in self.ids
             ]
         return self._texts
 

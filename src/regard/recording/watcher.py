@@ -43,6 +43,7 @@ class Watcher:
         self,
         model: Any,
         recording: Recording,
+        names: dict[int, str],
         *,
         engine: str,
         layers: Sequence[int] | None,
@@ -54,9 +55,7 @@ class Watcher:
         self.model, self.recording, self.engine = model, recording, engine
         self.layers, self.heads, self.tokens = layers, heads, tokens
         self.dtype, self.budget = dtype, Budget(limit)
-        self.names = {
-            id(module): name.replace("_orig_mod.", "") for name, module in model.named_modules()
-        }
+        self.names = names
         self.inside = 0  # depth of attention functions that are under way
         self.interface = bool(getattr(model, "_supports_attention_backend", False))
         self.around: Callable[[], Any] = nullcontext  # entered around each outermost forward

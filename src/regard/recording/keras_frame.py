@@ -1,0 +1,49 @@
+"""A call of a Keras model: which of its inputs are tokens."""
+
+import inspect
+import re
+from typing import Any
+
+import keras  # type: ignore[import-untyped]
+
+from regard.core.arguments import Array
+from regard.recording.frame import Frame
+from regard.recording.keras_masks import array
+
+_NO_TOKENS = re.compile("mask|segment|position|type")  # integers that are no tokens, by their name
+
+
+class KerasFrame(Frame):
+    """A call of a Keras model: its inputs by name, of which some are tokens."""
+
+    def __init__(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.module, self.stack = model, "encoder"
+        names = [name for name in inspect.signature(type(model).call).parameters if name != "self"]
+        self.given = dict(zip(names, args, strict=False)) | kwargs
+        inputs = keras.tree.flatten_with_path(self.given)
+        named = [".".join(map(str, path)) for path, _ in inputs]
+        known = [one.name for one in getattr(model, "inputs", None) or ()]
+        first = keras.tree.flatten(args[0]) if args else []
+        if len(known) == len(first) and not isinstance(args[0], dict):
+            named[: len(known)] = known
+        self.planes = {
+            name: array(one)
+            for name, (_, one) in zip(named, inputs, strict=True)
+            if len(getattr(one, "shape", ())) == 2
+        }
+
+    def plane(self, name: str, items: int, columns: int) -> Array | None:
+        """None: masks are known from the layers."""
+        return None
+
+    def ids(self, items: int, columns: int) -> Array | None:
+        """The token ids of the stack that is asked for; what one stack read, no other does."""
+        other = "encoder" if self.stack == "decoder" else "decoder"
+        found = [
+            name
+            for name, plane in self.planes.items()
+            if plane.shape == (items, columns) and plane.dtype.kind in "iu"
+            if other not in name and not _NO_TOKENS.search(name)
+        ]
+        found.sort(key=lambda name: (self.stack not in name, "token" not in name))
+        return self.planes.pop(found[0]) if found else None
