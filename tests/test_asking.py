@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import tracemalloc
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from typer.testing import CliRunner
 
 import regard
 from regard.asking import ask as asking
+from regard.asking.encoder import Counts
+from regard.asking.index import Entry, Writer, opened
 from regard.asking.minilm import gelu
 from regard.asking.texts import Document, Sentence, documents, sentences
 from regard.cli.main import app
@@ -85,6 +88,12 @@ def test_blocks_are_merged(monkeypatch):
     assert [one.line for one in parts.found] == [one.line for one in whole.found]
     assert parts.found[0].weight == pytest.approx(whole.found[0].weight, rel=1e-4)
     assert parts.vector == pytest.approx(whole.vector, abs=1e-6)
+
+
+def test_a_steep_scale_is_as_exact():
+    answer = regard.ask(QUESTION, NOTES, top=1, scale=1000)
+    assert answer.found[0].weight == pytest.approx(1)
+    assert answer.check.verified
 
 
 def test_a_flat_scale_is_flat():
@@ -220,6 +229,23 @@ def test_one_endless_line():
     assert any("1 run of more than a hundred letters" in note for note in answer.notes)
 
 
+def test_letters_that_the_model_does_not_know_are_said():
+    answer = regard.ask("公司为什么亏损？", "公司去年亏损了四百万美元。天气很好。", top=1)
+    assert answer.found[0].text == "公司去年亏损了四百万美元。"
+    assert any("letters that the model does not know" in note for note in answer.notes)
+    assert len(regard.ask(QUESTION, NOTES).notes) == 1
+
+
+def test_a_file_counts_once_and_equal_sentences_count_each(notes):
+    once = regard.ask(QUESTION, [notes, str(notes.parent) / Path(".") / notes.name])
+    assert once.sentences == 10
+    twice = regard.ask("Who lost?", ["We lost.", "We lost."])
+    assert [one.file for one in twice.found] == ["text 1", "text 2"]
+    assert [one.weight for one in twice.found] == pytest.approx([0.5, 0.5])
+    again = command(QUESTION, "-", "-", "--json", input=NOTES)
+    assert json.loads(again.stdout)["sentences"] == 10
+
+
 # ------------------------------------------------------------------ refusals
 
 
@@ -260,8 +286,11 @@ def test_refusals(error, message, given):
         regard.ask(*given)
     with pytest.raises(ValueError, match="top: expected at least 1"):
         regard.ask("Why?", "A b.", top=0)
-    with pytest.raises(ValueError, match="scale: expected a finite number"):
-        regard.ask("Why?", "A b.", scale=float("nan"))
+    for scale in (float("nan"), float("inf"), 1001):
+        with pytest.raises(ValueError, match="scale: expected a number within"):
+            regard.ask("Why?", "A b.", scale=scale)
+    with pytest.raises(ValueError, match="language: expected a code"):
+        regard.ask("Why?", "A b.", language="English")
 
 
 # ------------------------------------------------------------------ index
@@ -288,9 +317,34 @@ def test_an_index_is_used_again_until_the_text_changes(notes, tmp_path, monkeypa
     assert counted == [11]
 
 
+def test_an_index_holds_one_block_of_vectors_in_memory(tmp_path):
+    path, blocks, many = tmp_path / "x.index", 20, 2048
+    parts = [Sentence(f"{n}.", n) for n in range(blocks * many)]
+    block = np.ones((many, 384), np.float32)  # 3 MB
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    writer = Writer(path, "m")
+    for n in range(blocks):
+        writer.vectors(n * block)
+    writer.close("a", Entry("d", Counts, lambda: parts, lambda: iter(())))
+    writer.finish()
+    with opened(path, "m") as known:
+        for n, kept in enumerate(known["a"].blocks()):
+            assert kept[-1, -1] == n
+        assert tracemalloc.get_traced_memory()[1] - before < 4 * block.nbytes
+        assert known["a"].sentences() == parts
+    tracemalloc.stop()
+    with opened(path, "another model") as known:
+        assert not known
+
+
 def test_an_index_that_is_none(notes, tmp_path):
     index = tmp_path / "x.index"
     index.write_bytes(b"no index at all")
+    with pytest.raises(ValueError, match="is damaged, or no index"):
+        regard.ask(QUESTION, notes, index=index)
+    regard.ask(QUESTION, notes, index=(cut := tmp_path / "cut.index"))
+    index.write_bytes(cut.read_bytes()[:-100])
     with pytest.raises(ValueError, match="is damaged, or no index"):
         regard.ask(QUESTION, notes, index=index)
     save_file({"a": np.zeros(1)}, index)
@@ -327,6 +381,14 @@ def test_hostile_text_is_not_obeyed():
     answer = regard.ask("What is red?", "The \x1b[31mred\x1b[0m [bold]fox[/bold] ran.")
     assert "\x1b" not in answer.to_terminal()
     assert "[bold]" in answer.to_terminal()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_lines_fit_and_keep_numbers_with_what_they_count(notes, width):
+    lines = regard.ask(QUESTION, notes, top=2, explain=True).to_terminal(width).splitlines()
+    assert all(len(line) <= width for line in lines if str(notes.parent) not in line)
+    assert not any(line.strip().startswith("%") for line in lines)
+    assert any("recorded attention" in line for line in lines)
 
 
 # ------------------------------------------------------------------ a real text, beside BM25
@@ -396,9 +458,9 @@ def measured(text, places, capsys, index):
 
     path = Path(index).with_suffix(".txt")
     path.write_text(text)
-    begin = time.perf_counter()
+    begin, used = time.perf_counter(), time.process_time()
     regard.ask("Why?", path, index=index)
-    took = time.perf_counter() - begin
+    took, used = time.perf_counter() - begin, time.process_time() - used
     begin = time.perf_counter()
     answers = [regard.ask(question, path, index=index) for question, _ in ASKED]
     each = (time.perf_counter() - begin) / len(ASKED)
@@ -412,8 +474,8 @@ def measured(text, places, capsys, index):
     theirs = [[(split[n].line, split[n].last) for n in row] for row in hits]
     found = {}
     with capsys.disabled():
-        print(f"\n{len(text.split()):,} words, {len(split):,} sentences: {took:.1f} s to encode, ")
-        print(f"{each:.2f} s a question with the index")
+        print(f"\n{len(text.split()):,} words, {len(split):,} sentences: {took:.1f} s to encode")
+        print(f"({used:.1f} s of processors), {each:.2f} s a question with the index")
         for name, lines in (("regard ask", ours), ("BM25", theirs)):
             at = ranks(lines, places)
             recall = sum(rank is not None for rank in at) / len(at)
@@ -431,7 +493,7 @@ def test_questions_to_some_chapters_beside_bm25(capsys, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_questions_to_ten_books_beside_bm25(capsys, tmp_path):
     text, places = bible()
     assert len(text.split()) >= 200_000

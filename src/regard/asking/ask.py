@@ -14,15 +14,15 @@ from regard.asking import matched
 from regard.asking.answer import HONEST, Answer, Found
 from regard.asking.encoder import MOST, NAME, OVERLAP, Counts, Encoder
 from regard.asking.index import Entry, Writer, opened
-from regard.asking.texts import Document, Sentence, documents, sentences
+from regard.asking.texts import Sentence, documents, sentences
 from regard.core.arguments import Array
 from regard.core.attention import merge
 from regard.core.look import look
 from regard.core.proof import Check
-from regard.recording.models import resolve
 
 SHOWS = 500  # sentences that are still to be encoded, from which on a terminal shows how far it is
 STRANGE = 0.1  # share of unknown tokens from which an answer says so
+STEEPEST = 1000
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*")
 
 
@@ -69,7 +69,7 @@ def ask(
     ['The company lost money.', 'A supplier failed.']
     """
     _check(question, top, scale, language)
-    given = _apart(documents(texts))
+    given = documents(texts)
     with nullcontext(dict[str, Entry]()) if index is None else opened(index, NAME) as known:
         digests = {document.name: document.digest(language) for document in given}
         stale = [d for d in given if d.name not in known or known[d.name].digest != digests[d.name]]
@@ -116,8 +116,11 @@ def _check(question: Any, top: Any, scale: Any, language: Any) -> None:
         raise ValueError(f"question: expected some words, received {question!r}")
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         raise ValueError(f"top: expected at least 1, received {top!r}")
-    if not np.isfinite(scale):
-        raise ValueError(f"scale: expected a finite number, received {scale!r}")
+    if not abs(scale) <= STEEPEST:
+        raise ValueError(
+            f"scale: expected a number within -{STEEPEST} and {STEEPEST}, received {scale!r}; "
+            "beyond, the rounding of cosines would decide"
+        )
     if not isinstance(language, str) or not _LANGUAGE.fullmatch(language):
         raise ValueError(f"language: expected a code such as 'en' or 'de', received {language!r}")
 
@@ -127,9 +130,11 @@ def _encoder() -> Encoder:
     return Encoder()
 
 
-def _apart(given: list[Document]) -> list[Document]:
-    """Each file once; the same one asked about twice would count twice."""
-    return list({document.name: document for document in given}.values())
+@cache
+def _in_pytorch() -> Any:
+    from regard.recording.models import resolve
+
+    return resolve().model
 
 
 def _entry(
@@ -218,9 +223,10 @@ class _Search:
     """Attention over blocks of sentences, merged as they come, and the best of them."""
 
     def __init__(self, query: Array, scales: Sequence[float], top: int) -> None:
-        # One row a scale: the call's own scale is 1.
-        self.query, self.rows = query, np.outer(scales, query).astype(np.float32)
-        self.top, self.downward = top, scales[0] < 0
+        # One row a scale: the call's own scale is 1. In float64 a steep scale is no less exact.
+        self.query = query.astype(np.float64)
+        self.rows = np.outer(scales, self.query)
+        self.top, self.scale = top, scales[0]
         self.count, self.closed = 0, 0
         self.hits: list[_Hit] = []
         self.checks: list[Check] = []
@@ -231,7 +237,7 @@ class _Search:
     def output(self) -> Array:
         """The sentences' vectors combined by their weights, (D,)."""
         assert self._output is not None
-        output: Array = self._output[0]
+        output: Array = self._output[0].astype(np.float32)
         return output
 
     @property
@@ -242,6 +248,7 @@ class _Search:
 
     def attend(self, vectors: Array) -> None:
         """Take a block of sentences in."""
+        vectors = vectors.astype(np.float64)
         seen = look(self.rows, vectors, vectors, scale=1.0)
         self.checks.append(seen.check())
         if self._output is None:
@@ -249,13 +256,13 @@ class _Search:
         else:
             self._output, self._lse = merge([self._output, seen.output], [self._lse, seen.lse])
         best = seen.top(min(self.top, len(vectors)), rows=0).positions
-        cosines = vectors[best].astype(np.float64) @ self.query.astype(np.float64)
+        cosines = vectors[best] @ self.query
         self.hits += [
             _Hit(float(cosine), self.count + int(at))
             for at, cosine in zip(best, cosines, strict=True)
         ]
         self.count += len(vectors)
-        sign = 1 if self.downward else -1
+        sign = 1 if self.scale < 0 else -1
         self.hits = sorted(self.hits, key=lambda hit: (sign * hit.cosine, hit.number))[: self.top]
 
     def close(self, name: str, sentences: Callable[[], list[Sentence]]) -> None:
@@ -275,8 +282,8 @@ class _Search:
 def _found(
     encoder: Encoder, search: _Search, explain: bool
 ) -> tuple[tuple[Found, ...], Check | None]:
-    scale, lse = search.rows[0] @ search.query, search.lses[0]
-    model = resolve().model if explain else None
+    scale, lse = search.scale, search.lses[0]
+    model = _in_pytorch() if explain else None
     found, checks = [], []
     for hit in search.hits:
         own, before, after = hit.near
@@ -286,7 +293,7 @@ def _found(
             checks.append(check)
         found.append(
             Found(
-                float(np.exp(float(scale) * hit.cosine - lse)), hit.cosine, hit.name, own.line,
+                float(np.exp(scale * hit.cosine - lse)), hit.cosine, hit.name, own.line,
                 own.last, own.text, f"part {own.part + 1} of {own.parts}" if own.parts > 1 else "",
                 before.text, after.text, words,
             )

@@ -16,7 +16,7 @@ _TIED = "\N{NO-BREAK SPACE}"  # where a line must not be broken
 SHADED = "Shaded: the words whose tokens add more to the cosine than an even share. "
 SUMS = (
     "Sums are exact: a sentence's vector is the mean of its tokens' last hidden states. “The rest” "
-    "is the other words and the model's two special tokens."
+    "is the other words, punctuation and the model's two special tokens."
 )
 READS = (
     "Reads: what words get in the model's last layer, mean of the heads, from the tokens that add "
@@ -50,7 +50,7 @@ def draw(answer: Answer, pen: Pen) -> Iterator[Text]:
     for note in answer.notes:
         yield from _paragraph(visible(note), pen)
     yield Text()
-    yield from _proof(f"weights · vectors {answer.check}", answer.check.verified, pen)
+    yield from _proof(f"attention to sentences {answer.check}", answer.check.verified, pen)
     if answer.recorded is not None:
         yield from _proof(f"recorded attention {answer.recorded}", answer.recorded.verified, pen)
     yield from _paragraph(f"{answer.model} · scale {answer.scale:g}", pen)
@@ -82,12 +82,15 @@ def _sentence(one: Found, answer: Answer, most: float, pen: Pen) -> Iterator[Tex
     else:
         yield from wrapped(pen.write(visible(one.text), "bold"), pen)
     yield from _context(one.after, pen)
-    best = sorted(one.words, key=lambda w: w.even - w.share)[:NAMED]
-    best = [w for w in best if w.share > w.even]
+    named = [w for w in one.words if w.share > w.even and any(map(str.isalnum, w.text))]
+    best = sorted(named, key=lambda w: w.even - w.share)[:NAMED]
     rest = one.cosine - sum(w.share for w in best)
     terms = [*((visible(w.text), w.share) for w in best), ("the rest", rest)]
-    said = " + ".join(_tied(f"{word} {_hundredths(share)}") for word, share in terms)
-    yield from _paragraph(f"cosine {_hundredths(one.cosine)} = {said}", pen)
+    said = " ".join(
+        _tied(f"{'+' if n else '='} {word} {_hundredths(share)}")
+        for n, (word, share) in enumerate(terms)
+    )
+    yield from _paragraph(f"cosine {_hundredths(one.cosine)} {said}", pen)
     if answer.recorded is not None:
         reads = sorted(one.words, key=lambda w: -(w.read or 0))[:NAMED]
         listed = ", ".join(

@@ -8,7 +8,6 @@ import numpy as np
 from regard.asking.minilm import MiniLM
 from regard.asking.texts import INSTALL, Sentence
 from regard.core.arguments import Array
-from regard.recording.models import embedded
 
 NAME = "all-MiniLM-L6-v2"
 MOST = 256  # tokens, as the model was trained for sentences, the two special ones included
@@ -43,6 +42,8 @@ class Encoder:
     """The embedded model and its tokenizer."""
 
     def __init__(self) -> None:
+        from regard.recording.models import embedded  # imports what downloads need
+
         try:
             from tokenizers import Tokenizer
         except ModuleNotFoundError as error:

@@ -66,13 +66,14 @@ def documents(texts: Any) -> list[Document]:
         )
     if not given:
         raise ValueError("texts: nothing was given to ask about")
-    named = []
+    named: dict[int | Path, Document] = {}
     for number, one in enumerate(given, 1):
         if isinstance(one, str):
-            named.append(Document("text" if len(given) == 1 else f"text {number}", _lines(one)))
-        else:
-            named.append(_read(Path(one)))
-    return named
+            name = "text" if len(given) == 1 else f"text {number}"
+            named[number] = Document(name, _lines(one))
+        elif Path(one) not in named:  # standard input cannot be read twice; a file counts once
+            named[Path(one)] = _read(Path(one))
+    return list(named.values())
 
 
 def _read(path: Path) -> Document:
