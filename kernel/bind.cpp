@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "dispatch.h"
+#include "ffi.h"
 #include "operands.h"
 
 namespace nb = nanobind;
@@ -309,6 +310,8 @@ NB_MODULE(_kernel, m) {
         nb::arg("real").none().noconvert(), nb::arg("received").none().noconvert(), nb::arg("seen").none().noconvert(),
         nb::arg("along").none().noconvert(), nb::arg("met").none().noconvert(), nb::arg("weights").noconvert(),
         nb::arg("positions").noconvert(), REGARD_RULE_ARGUMENTS);
+  m.attr("xla_forward") = nb::capsule(reinterpret_cast<void*>(xla::forward), "xla._CUSTOM_CALL_TARGET");
+  m.attr("xla_backward") = nb::capsule(reinterpret_cast<void*>(xla::backward), "xla._CUSTOM_CALL_TARGET");
   m.def("calls", [] { return nb::make_tuple(calls().forward, calls().backward, calls().tile); });
   m.def("threads", threads);
   m.def("set_threads", set_threads, nb::arg("count"));

@@ -71,7 +71,8 @@ Array operand(const A& a, const Problem& p, const char* name, std::initializer_l
 }
 
 // What is written has `axes` axes behind all batch axes, and every item its own place.
-void expect_own(const Out& a, const Problem& p, const char* name, int axes) {
+template <class A>
+void expect_own(const A& a, const Problem& p, const char* name, int axes) {
   if (int(a.ndim()) != p.batch_axes + axes) bad_shape(name);
   for (int axis = 0; axis < p.batch_axes; ++axis)
     if (int64_t(a.shape(axis)) != p.batch_size[axis]) bad_shape(name);
@@ -83,11 +84,12 @@ void expect(const Array& a, std::initializer_list<Type> types, const char* name)
   throw nb::type_error((std::string("kernel: dtype of ") + name).c_str());
 }
 
-// The thirteen values of the rule, as they come from Python (Call.rule).
-#define REGARD_RULE                                                                                                     \
-  double scale, double softcap, const In &mask, const In &bias, const In &sinks, const In &lower, const In &upper,      \
-      const In &lengths, const In &first, const In &past, const In &query_segments, const In &key_segments,             \
+// The thirteen values of the rule (Call.rule), and as they come from Python.
+#define REGARD_RULE_OF(A)                                                                                               \
+  double scale, double softcap, const A &mask, const A &bias, const A &sinks, const A &lower, const A &upper,           \
+      const A &lengths, const A &first, const A &past, const A &query_segments, const A &key_segments,                  \
       int64_t row_offset
+#define REGARD_RULE REGARD_RULE_OF(In)
 #define REGARD_RULE_VALUES \
   scale, softcap, mask, bias, sinks, lower, upper, lengths, first, past, query_segments, key_segments, row_offset
 #define REGARD_RULE_ARGUMENTS                                                                                           \
@@ -113,9 +115,10 @@ Problem problem_of(const A& query, const A& key) {
   return p;
 }
 
-void set_rule(Problem& p, REGARD_RULE) {
+template <class A>
+void set_rule(Problem& p, REGARD_RULE_OF(A)) {
   p.scale = scale, p.softcap = softcap, p.row_offset = row_offset;
-  auto given = [&](const In& a, Array& to, const char* name, std::initializer_list<int64_t> sizes,
+  auto given = [&](const A& a, Array& to, const char* name, std::initializer_list<int64_t> sizes,
                    std::initializer_list<int64_t Array::*> strides, bool broadcasts, std::initializer_list<Type> types) {
     if (!a.is_valid()) return;
     to = operand(a, p, name, sizes, strides, broadcasts);

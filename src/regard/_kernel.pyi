@@ -134,6 +134,11 @@ def top(
     key_segments: Any | None,
     row_offset: int,
 ) -> None: ...
+
+# Capsules of XLA's custom calls (see kernel/ffi.cpp).
+xla_forward: Any
+xla_backward: Any
+
 def calls() -> tuple[int, int, int]: ...  # forward, backward, tile: how often each ran
 def threads() -> int: ...
 def set_threads(count: int) -> None: ...
