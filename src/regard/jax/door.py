@@ -10,8 +10,8 @@ import numpy as np
 from regard.core import changed
 from regard.core.attention import compute
 from regard.core.call import check
+from regard.core.given import Given
 from regard.core.look import Look
-from regard.jax.arrays import PAIRS, Given
 from regard.jax.op import attend, traced
 
 _NUMBERS = ("causal", "window", "softcap", "scale", "dropout", "precision")
@@ -65,28 +65,21 @@ def attention(
     arguments |= {"key_lengths": key_lengths, "segments": segments, "ranges": ranges}
     arguments |= {"softcap": softcap, "sinks": sinks, "scale": scale, "dropout": dropout}
     arguments |= {"seed": _seed(seed), "precision": precision}
-    output, lse = computed(arguments)
-    return (output, lse) if return_lse else output
+    found = computed(arguments, 2 if return_lse else 1)
+    return found if return_lse else found[0]
 
 
-def computed(arguments: dict[str, Any], heads_axis: int = -3) -> tuple[Any, Any]:
-    """Tell JAX's arrays from all other arguments, and compute output and lse."""
+def computed(arguments: dict[str, Any], count: int, heads_axis: int = -3) -> tuple[Any, ...]:
+    """Tell JAX's arrays from all other arguments, and compute the first `count` of output, lse."""
     for name in _NUMBERS:
         if traced(arguments.get(name)):
             hint = " Multiply query by it, with scale=1." if name == "scale" else ""
             raise TypeError(f"{name}: expected a value of Python's, received a traced one.{hint}")
-    parts: dict[str, Any] = {}
-    for name, given in arguments.items():
-        if name in ("query", "key", "value"):
-            parts[name] = _array(name, given)
-        elif name in PAIRS and isinstance(given, tuple | list) and any(map(_is_jax, given)):
-            parts |= {f"{name}.{n}": part for n, part in enumerate(given)}
-        elif given is not None:
-            parts[name] = given
-    arrays = {n: part for n, part in parts.items() if _is_jax(part) and n not in _NUMBERS}
-    rest = {name: part for name, part in parts.items() if name not in arrays}
-    output, lse = attend(Given(tuple(arrays), rest, heads_axis), *arrays.values())
-    return output, lse
+        if _is_jax(arguments.get(name)):
+            arguments = arguments | {name: np.asarray(arguments[name])[()]}
+    arguments = arguments | {n: _array(n, arguments[n]) for n in ("query", "key", "value")}
+    given, arrays = Given.of(arguments, heads_axis, _is_jax)
+    return attend(given, count, *arrays)
 
 
 def look(query: Any, key: Any, value: Any, *, copy: bool = False, **options: Any) -> Look:

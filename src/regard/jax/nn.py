@@ -91,11 +91,11 @@ def dot_product_attention(
             jnp.broadcast_to(jnp.asarray(first), (batch, rows)),
             jnp.broadcast_to(jnp.asarray(past), (batch, rows)),
         )
-    output, lse = computed(arguments, heads_axis=-2)
+    output, *lse = computed(arguments, 2 if return_residual else 1, heads_axis=-2)
     output = output.reshape(shape)
     if not return_residual:
         return output
-    residual = jax.lax.stop_gradient(lse).swapaxes(1, 2).reshape(shape[:-1])
+    residual = jax.lax.stop_gradient(lse[0]).swapaxes(1, 2).reshape(shape[:-1])
     return output, residual.astype(key.dtype)
 
 

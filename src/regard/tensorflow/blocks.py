@@ -10,7 +10,8 @@ from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped]
 
-from regard.tensorflow.kernel import FLOATS, Given, Route
+from regard.core.given import FLOATS, Given
+from regard.tensorflow.kernel import Route
 from regard.tensorflow.lowered import (
     Block,
     Lowered,
@@ -24,7 +25,7 @@ from regard.tensorflow.lowered import (
 
 
 def forward(given: Given, *tensors: Any) -> tuple[Any, Any]:
-    """Compute output and lse; see kernel.forward."""
+    """Compute output and lse; see core/given.py."""
     call = lowered(given, tensors)
     value = _finite(call, call.value)
     spoilt = tf.reduce_any(~tf.math.is_finite(call.value))
@@ -47,7 +48,7 @@ def forward(given: Given, *tensors: Any) -> tuple[Any, Any]:
 
 
 def backward(given: Given, *tensors: Any) -> list[Any]:
-    """Compute the gradients of the FLOATS among the tensors; see kernel.backward."""
+    """Compute the gradients of the FLOATS among the tensors; see core/given.py."""
     count = len(given.names)
     call = lowered(given, tensors[:count])
     output, _, grad_output, *grad_lse = tensors[count:]

@@ -12,10 +12,11 @@ from tensorflow.python.ops import control_flow_util  # type: ignore[import-untyp
 from tensorflow.python.saved_model import save_context  # type: ignore[import-untyped]
 
 from regard.core.changed import copied
+from regard.core.given import FLOATS, Given, checked
 from regard.core.look import Look
 from regard.tensorflow import blocks, kernel
 from regard.tensorflow.blocks import where_else_zero
-from regard.tensorflow.kernel import FLOATS, Given, Route
+from regard.tensorflow.kernel import Route
 from regard.tensorflow.tensors import array, is_tensor, tensor
 
 # AutoGraph rewrites what a traced function calls; there is nothing in here for it to do.
@@ -130,7 +131,7 @@ def look(query: Any, key: Any, value: Any, *, copy: bool = False, **options: Any
             "traced; look outside of tf.function"
         )
     output, lse = _computed(given, tensors, True)
-    call = kernel.checked(given, [array(one) for one in tensors])
+    call = checked(given, [array(one) for one in tensors])
     inner = array(output)
     inner = inner.swapaxes(-2, -3) if given.turned(inner.shape) else inner
     inner, inner_lse = (one[None] if call.flat else one for one in (inner, array(lse)))
@@ -209,7 +210,8 @@ def _given(arguments: dict[str, Any], heads_axis: int) -> tuple[Given, list[Any]
     if arguments.get("dropout") and arguments.get("seed") is None:
         lowest, highest = tf.int64.min, tf.int64.max
         arguments["seed"] = tf.random.uniform((), lowest, highest, tf.int64)
-    return Given.of(arguments, heads_axis)
+    given, tensors = Given.of(arguments, heads_axis, is_tensor)
+    return given, [tensor(name, one) for name, one in zip(given.names, tensors, strict=True)]
 
 
 def _route(given: Given, tensors: Sequence[Any]) -> Route:

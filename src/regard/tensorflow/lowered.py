@@ -10,7 +10,7 @@ import tensorflow as tf  # type: ignore[import-untyped]
 
 from regard.core.arguments import addends, booleans
 from regard.core.dropout import philox
-from regard.tensorflow.kernel import Given
+from regard.core.given import Given
 from regard.tensorflow.tensors import is_tensor
 
 BLOCK = 1 << 22  # scores of one block, or as many as one row has

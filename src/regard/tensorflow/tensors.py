@@ -4,16 +4,12 @@ TensorFlow hands its memory out without copying, and takes ours if it begins at 
 bytes; given any other it ends the whole process at the first operation.
 """
 
-import math
 from typing import Any
 
 import numpy as np
 import tensorflow as tf  # type: ignore[import-untyped]
 
 from regard.core.arguments import BFLOAT16, Array
-
-ALIGNMENT = 64
-
 
 # Whose instances are none of TensorFlow's; asking TensorFlow's own types takes ten times as long.
 _PLAIN = frozenset({type(None), bool, int, float, str, tuple, list, np.ndarray})
@@ -53,18 +49,8 @@ def array(given: Any) -> Array:
     return found
 
 
-def room(shape: tuple[int, ...], dtype: Any) -> Array:
-    """An empty array whose memory TensorFlow can take as it is."""
-    dtype = np.dtype(dtype)
-    size = math.prod(shape) * dtype.itemsize
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    begin = -raw.ctypes.data % ALIGNMENT
-    found: Array = raw[begin : begin + size].view(dtype).reshape(shape)
-    return found
-
-
 def eager(filled: Array) -> Any:
-    """The tensor over an array from `room`, which nobody may write to any more."""
+    """The tensor over an array from core's `room`, which nobody may write to any more."""
     if filled.dtype == BFLOAT16:
         return tf.bitcast(eager(filled.view(np.uint16)), tf.bfloat16)
     return tf.experimental.dlpack.from_dlpack(filled.__dlpack__())
