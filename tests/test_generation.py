@@ -112,6 +112,20 @@ def test_beams_that_change_places_are_told_apart():
     assert "stand apart" in repr(seen)
 
 
+def test_beams_of_a_decoder_read_the_items_of_its_encoder():
+    model, tokens = tiny("BartForConditionalGeneration"), padded("right")
+    with torch.no_grad(), record(model) as seen:
+        model.generate(**tokens, max_new_tokens=3, num_beams=2, do_sample=False)
+    cross = seen.run.steps[1].layers[-1]
+    assert (cross.kind, cross.shape) == ("cross 2", (6, 3, 1, 11))
+    assert not cross.weights[2:4, ..., 7:].any()  # the second item has seven tokens
+    assert cross.check().verified
+    for beam in range(6):
+        read = seen.item(beam).run.tokens["encoder 2"].texts(seen.reader)[0].tokens
+        length = (11, 7, 4)[beam // 2]
+        assert list(read) == [str(n) for n in tokens["input_ids"][beam // 2, :length].tolist()]
+
+
 def test_encoder_and_decoder():
     model = tiny("BartForConditionalGeneration")
     output, seen = generated(model, new=6, input_ids=ids(1, 5))

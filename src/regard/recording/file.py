@@ -8,6 +8,7 @@ says of layers and tokens is checked as any other input is, before it is believe
 import json
 import mmap
 import os
+import re
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 
 from regard.core.arguments import FLOATS, Array
 from regard.core.call import check
-from regard.recording.layer import Kept
+from regard.recording.layer import Kept, stacks
 from regard.recording.recording import Recording
 from regard.recording.rules import Options
 from regard.recording.run import Run, Tokens
@@ -36,6 +37,7 @@ _DTYPES: dict[str, Any] = {
     "I64": np.int64,
     "BOOL": np.bool_,
 }
+_KIND = re.compile(r"(encoder|decoder|cross)( [1-9]\d{0,3})?")
 _ARRAYS = ("query", "key", "value", "lse")
 _SAID = ("name", "number", "kind", "difference", "largest")  # of a layer, as plain values
 _DENSE = ("mask", "bias", "sinks")  # options that are arrays; ranges are two
@@ -83,6 +85,7 @@ def save(recording: Recording, path: str | PathLike[str]) -> None:
             ]
             for kind, tokens in run.tokens.items()
         },
+        "grids": {kind: tokens.grid for kind, tokens in run.tokens.items() if tokens.grid},
         "layers": layers,
         "apart": apart,
     }
@@ -179,8 +182,12 @@ def _recording(said: dict[str, Any], arrays: dict[str, Array]) -> Recording:
     run = Run()
     run.stopped, run.parted = str(said["stopped"]), _count(said["parted"])
     for kind, texts in said["tokens"].items():
-        _expect(kind in ("encoder", "decoder"), f"tokens of {kind}")
+        _expect(bool(_KIND.fullmatch(kind)), f"tokens of {kind}")
         run.tokens[kind] = _tokens(texts)
+    for kind, (rows, columns) in said.get("grids", {}).items():
+        fits = 0 < _count(rows) * _count(columns) <= run.tokens[kind].size
+        _expect(fits, "a grid of patches")
+        run.tokens[kind].grid = rows, columns
     for layer in said["layers"]:
         kept = _kept(layer, arrays)
         _fits(kept, run)
@@ -244,7 +251,7 @@ def _kept(said: dict[str, Any], arrays: dict[str, Array]) -> Kept:
     check(query, key, value, **options)
     heads = np.array([_count(head) for head in said["heads"]], np.int64)
     _expect(len(heads) == query.shape[-3], "heads")
-    _expect(said["kind"] in ("encoder", "decoder", "cross"), "a layer's kind")
+    _expect(bool(_KIND.fullmatch(said["kind"])), "a layer's kind")
     difference, largest = float(said["difference"]), float(said["largest"])
     name, number = str(said["name"]), _count(said["number"])
     return Kept(
@@ -254,7 +261,7 @@ def _kept(said: dict[str, Any], arrays: dict[str, Array]) -> Kept:
 
 def _fits(kept: Kept, run: Run) -> None:
     """See that there is a token for each row and each key."""
-    rows, keys = (run.tokens[stack] for stack in run.stacks(kept.kind))
+    rows, keys = (run.tokens[stack] for stack in stacks(kept.kind))
     offset = _count(kept.options.get("query_offset", 0))
     items = kept.query.shape[0] if kept.query.ndim == 4 else 1
     _expect(offset + kept.query.shape[-2] <= rows.size, "more rows than tokens")

@@ -35,6 +35,29 @@ class Frame:
                 return found
         return None
 
+    def has_vectors(self, items: int, rows: int) -> bool:
+        """Whether it was given a vector for each row."""
+        shapes = [tuple(getattr(given, "shape", ())) for given in self.given.values()]
+        return any(len(shape) == 3 and shape[:2] == (items, rows) for shape in shapes)
+
+    def grid(self, rows: int) -> tuple[int, int] | None:
+        """Rows and columns of patches, if it was given an image that a convolution cuts into them.
+
+        Up to 16 further tokens stand before the patches: CLS, and what else a model adds.
+        """
+        images = [g for g in self.given.values() if len(getattr(g, "shape", ())) == 4]
+        modules = self.module.modules() if images and hasattr(self.module, "modules") else ()
+        for cut in modules:
+            size = getattr(cut, "kernel_size", ())
+            if len(size) != 2 or size != getattr(cut, "stride", None) or max(size) == 1:
+                continue
+            for image in images:
+                high, wide = (int(n) // k for n, k in zip(image.shape[2:], size, strict=True))
+                fits = cut.in_channels == image.shape[1] and high * wide > 1
+                if fits and 0 <= rows - high * wide <= 16:
+                    return high, wide
+        return None
+
 
 @cache
 def parameters(kind: Any) -> list[str]:

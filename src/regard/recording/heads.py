@@ -14,8 +14,8 @@ from regard.core import summaries
 from regard.core.arguments import Array
 from regard.core.summaries import Sums
 from regard.core.tiles import blocks
-from regard.recording.layer import Layer, bounds
-from regard.recording.run import Run
+from regard.recording.layer import Layer, bounds, stacks
+from regard.recording.run import Place, Run
 from regard.recording.words import Reader, Text
 
 _SHARES = ("first", "special", "itself", "previous", "next", "same_token", "induction")
@@ -179,15 +179,15 @@ def _reach(layer: Layer, mean: Array) -> Array:
 
 def overview(items: Sequence[Run], reader: Reader) -> Heads:
     """One row a head, over the rows of these items, which have no padding."""
-    tallies: dict[int, Tally] = {}
+    tallies: dict[Place, Tally] = {}
     for item, run in enumerate(items):
-        for n, layer in enumerate(run.layers):
-            own = layer.kind != "cross"
-            tally = tallies.setdefault(n, Tally(layer, own))
-            text = run.tokens[layer.kind if own else "encoder"].texts(reader)[0]
+        for place, layer in zip(run.tracks, run.layers, strict=True):
+            own = not layer.kept.crosses
+            tally = tallies.setdefault(place, Tally(layer, own))
+            text = run.tokens[stacks(layer.kind)[1]].texts(reader)[0]
             _, tokens = np.unique(text.tokens, return_inverse=True)
             tally.add(layer, item, tokens, never_ranked(text, layer.kind))
-            tally.placed(item, *(run.places[stack] for stack in run.stacks(layer.kind)))
+            tally.placed(item, *(run.places[stack] for stack in stacks(layer.kind)))
     found = np.concatenate([np.zeros(0, HEAD), *(tally.table() for tally in tallies.values())])
     return found.view(Heads)
 
@@ -195,6 +195,6 @@ def overview(items: Sequence[Run], reader: Reader) -> Heads:
 def never_ranked(text: Text, kind: str, first: int = 0) -> Array:
     """Which tokens are special, or stand in for a start token that a causal model was not given."""
     special: Array = text.special.copy()
-    if kind == "decoder" and len(special):
+    if kind.startswith("decoder") and len(special):
         special[first] = True
     return special

@@ -25,7 +25,7 @@ class Kept:
 
     name: str  # where the module stands in the model
     number: int  # the model's own number of the layer
-    kind: str  # encoder, decoder or cross
+    kind: str  # encoder, decoder or cross; "encoder 2" where there is a further such sequence
     heads: Array  # (H,): the model's numbers of the query heads kept
     query: Array  # (B, H, T, D), after rotary embedding
     key: Array  # (B, G, S, D), not repeated for the heads that share it
@@ -36,9 +36,25 @@ class Kept:
     largest: float  # the largest output
 
     @property
+    def crosses(self) -> bool:
+        """Whether the keys are of another sequence than the rows."""
+        return self.kind.startswith("cross")
+
+    @property
     def nbytes(self) -> int:
         """The bytes of query, key, value and lse."""
         return self.query.nbytes + self.key.nbytes + self.value.nbytes + self.lse.nbytes
+
+
+def stacks(kind: str) -> tuple[str, str]:
+    """Whose tokens the rows of a layer are, and whose its keys.
+
+    >>> stacks("encoder"), stacks("cross 2")
+    (('encoder', 'encoder'), ('decoder 2', 'encoder 2'))
+    """
+    base, space, number = kind.partition(" ")
+    pair = ("decoder", "encoder") if base == "cross" else (base, base)
+    return pair[0] + space + number, pair[1] + space + number
 
 
 class Layer(Look):
@@ -47,7 +63,8 @@ class Layer(Look):
     Attributes:
         name: where the module stands in the model, such as "encoder.layer.3.attention.self".
         number: the model's own number of the layer.
-        kind: "encoder", "decoder" or "cross".
+        kind: "encoder", "decoder" or "cross"; "encoder 2" and so on where a model reads several
+            sequences, such as an image and a text.
         heads: (H,), the model's numbers of the query heads; not 0..H-1 where some were left out.
     """
 

@@ -303,7 +303,9 @@ class Recording(Shown):
 
             In cross-attention what speaks of distances is NaN. `.to_pandas()` makes a table.
         """
-        return overview([self.item(item).run for item in range(self.run.items)], self.reader)
+        most = max((len(tokens.real) for tokens in self.run.tokens.values()), default=0)
+        items = [self.run.item(item, self.reader) for item in range(most)]
+        return overview(items, self.reader)
 
     def spans(self, named: Mapping[str, Span], item: int = 0) -> Array:
         """How longer stretches read each other, in every head.

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from regard.core.arguments import Array
-from regard.recording.layer import Kept, Layer, cut, reached
+from regard.recording.layer import Kept, Layer, cut, reached, stacks
 from regard.recording.stitch import Track, copied
-from regard.recording.words import Reader, Text
+from regard.recording.words import Reader, Text, patches
 
 # An attention is known by its module, and by how often the module was called before in a forward.
 Place = tuple[str, int]
@@ -18,6 +18,7 @@ class Tokens:
 
     def __init__(self) -> None:
         self.size = 0
+        self.grid: tuple[int, int] | None = None  # rows and columns of an image's patches
         self._begins: list[tuple[int, int]] = []  # of each step: its number, its first position
         self._ids: list[Array] = []
         self._real: list[Array] = []
@@ -54,7 +55,9 @@ class Tokens:
         """The text of each item, padding included."""
         if self._texts is None:
             self._texts = [
-                reader.text(None if (ids < 0).all() else ids.tolist(), self.size)
+                patches(self.size, *self.grid)
+                if self.grid
+                else reader.text(None if (ids < 0).all() else ids.tolist(), self.size)
                 for ids in self.ids
             ]
         return self._texts
@@ -154,8 +157,15 @@ class Run:
 
     @property
     def main(self) -> str:
-        """The stack of layers that words are looked up in: the decoder where there is one."""
-        return "decoder" if "decoder" in self.tokens else "encoder"
+        """The sequence that words are looked up in: the decoder's where there is one, else a text.
+
+        Only sequences that attend to themselves count, so far as there are any.
+        """
+        own = {track.kind for track in self.tracks.values()} & self.tokens.keys()
+        found = [stack for stack in self.tokens if stack in own] or list(self.tokens)
+        texts = [stack for stack in found if not self.tokens[stack].grid] or found
+        decoders = [stack for stack in texts if stack.startswith("decoder")]
+        return (decoders or texts or ["encoder"])[0]
 
     @property
     def items(self) -> int:
@@ -184,7 +194,7 @@ class Run:
         for layer in self.layers:
             if self.items == 1 and layer.query_labels is None:
                 rows, keys = (
-                    self.tokens[stack].texts(reader)[0].tokens for stack in self.stacks(layer.kind)
+                    self.tokens[stack].texts(reader)[0].tokens for stack in stacks(layer.kind)
                 )
                 some = rows[layer.offset :][: layer.shape[-2]]
                 if (len(some), len(keys)) == layer.shape[-2:]:
@@ -202,6 +212,8 @@ class Run:
     def item(self, item: int, reader: Reader) -> "Run":
         """One sequence alone, without its padding; its arrays have no batch axis.
 
+        Where there are several sequences with unlike numbers of items, it has those that have so
+        many.
         Padding that the model did read, though it was told not to, stays: no weight gets lost.
         """
         if self.alone:
@@ -209,15 +221,20 @@ class Run:
             found.tokens, found.forwards = self.tokens, self.forwards
             found.places = {kind: np.arange(one.size) for kind, one in self.tokens.items()}
             return found
-        kept_tokens = {kind: tokens.real[item].copy() for kind, tokens in self.tokens.items()}
-        for track in self.tracks.values():
-            rows, keys = self.stacks(track.kept().kind)
+        kept_tokens = {
+            kind: tokens.real[item].copy()
+            for kind, tokens in self.tokens.items()
+            if item < len(tokens.real)
+        }
+        inside = {p: t for p, t in self.tracks.items() if stacks(t.kind)[0] in kept_tokens}
+        for track in inside.values():
+            rows, keys = stacks(track.kind)
             kept_tokens[keys] |= reached(track.kept(), item, self.tokens[rows].real[item])
         real = {kind: np.flatnonzero(kept) for kind, kept in kept_tokens.items()}
         tracks = []
-        for place, track in self.tracks.items():
+        for place, track in inside.items():
             kept = track.kept()
-            rows, keys = self.stacks(kept.kind)
+            rows, keys = stacks(kept.kind)
             offset, count = _offset(kept), kept.query.shape[-2]
             at = real[rows] - offset
             of_rows = at[(at >= 0) & (at < count)]
@@ -226,16 +243,14 @@ class Run:
         found = Run(tracks)
         found.forwards = [{place: 0 for place, _ in tracks}]
         found.places = real
-        for kind, tokens in self.tokens.items():
-            found.tokens[kind] = Tokens().name([tokens.texts(reader)[item].part(real[kind])])
+        for kind, positions in real.items():
+            tokens = self.tokens[kind]
+            found.tokens[kind] = Tokens().name([tokens.texts(reader)[item].part(positions)])
+            found.tokens[kind].grid = tokens.grid if len(positions) == tokens.size else None
         return found
 
-    def stacks(self, kind: str) -> tuple[str, str]:
-        """Whose tokens the rows of a layer are, and whose its keys."""
-        return ("decoder", "encoder") if kind == "cross" else (kind, kind)
-
     def _layer(self, kept: Kept) -> Layer:
-        rows, _ = self.stacks(kept.kind)
+        rows, _ = stacks(kept.kind)
         real = None
         if rows in self.tokens and kept.query.ndim == 4:
             real = self.tokens[rows].real[:, _offset(kept) :][:, : kept.query.shape[-2]]

@@ -27,6 +27,11 @@ class Track:
         self.cuts = [(0, kept.query.shape[-2], kept.key.shape[-2])]
 
     @property
+    def kind(self) -> str:
+        """Encoder, decoder or cross, with a number where there are several such sequences."""
+        return self._parts[0].kind
+
+    @property
     def nbytes(self) -> int:
         """The bytes of what is kept."""
         return sum(part.nbytes for part in self._parts)
@@ -40,7 +45,7 @@ class Track:
         """
         first, have = self._parts[0], self.cuts[-1][2]
         keys = valid_keys(kept)
-        known = keys if kept.kind == "cross" else keys - kept.query.shape[-2]
+        known = keys if kept.crosses else keys - kept.query.shape[-2]
         plain = not any(name in part.options for name in ("mask", "bias") for part in (first, kept))
         same = all(_equal(first.options.get(name), kept.options.get(name)) for name in _SAME)
         alike = len(kept.key) == len(first.key) and len(kept.query) == len(first.query)
@@ -102,7 +107,7 @@ class Track:
 
 def valid_keys(kept: Kept) -> int:
     """How many keys there are; a static cache has room for more, which no row may see."""
-    if kept.kind == "cross" or not {"ranges", "causal", "window"} & kept.options.keys():
+    if kept.crosses or not {"ranges", "causal", "window"} & kept.options.keys():
         return int(kept.key.shape[-2])
     return max(int(bounds(kept, item)[1].max(initial=0)) for item in range(len(kept.query)))
 

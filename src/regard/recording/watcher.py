@@ -14,7 +14,7 @@ from regard.core.attention import compute
 from regard.core.call import check
 from regard.core.indexing import size_in_words
 from regard.recording.frame import Frame, first, parameters
-from regard.recording.layer import Kept, chosen, differences, with_dtype, with_heads
+from regard.recording.layer import Kept, chosen, differences, stacks, with_dtype, with_heads
 from regard.recording.memory import LESS, Budget
 from regard.recording.recording import Recording
 from regard.recording.rules import (
@@ -26,7 +26,8 @@ from regard.recording.rules import (
     tensor,
     translate,
 )
-from regard.recording.run import Place, Run, Tokens
+from regard.recording.run import Place, Run
+from regard.recording.sequences import Sequences
 from regard.recording.stitch import Track, copied, rows_of, valid_keys
 
 # What a module's forward is handed where it attends to another sequence than its own.
@@ -65,7 +66,7 @@ class Watcher:
         self._frames: list[Frame] = []
         self._calls: Counter[str] = Counter()  # of each module, in this forward
         self.known: dict[int, tuple[Any, Any]] = {}  # what this forward's masks mean
-        self._real: dict[str, Array] = {}  # of each stack: which rows of this forward are real
+        self._sequences = Sequences()
         self._crossing = False  # whether the model has cross-attention at all
         self._elsewhere: dict[str, bool] = {}  # whether a module attends to another sequence
         self._caches: list[Any] = []  # of the last forward: a call with one of them goes on
@@ -149,7 +150,7 @@ class Watcher:
         self._caches = caches
         self.forwards += 1
         self._calls.clear()
-        self._real = {}
+        self._sequences.begin()
         runs[-1].begin_step()
 
     # ------------------------------------------------------------------ one attention
@@ -267,9 +268,9 @@ class Watcher:
             inside = [int(part) for part in name.split(".") if part.isdigit()]
             number = inside[0] if len(inside) == 1 else len(self.seen) - 1
         arrays = (array(query), array(key), array(value))
-        self._note(kind, *arrays[:2], options, real)
+        stack = self._note(kind, *arrays[:2], options, real)
         heads = np.arange(arrays[0].shape[1])
-        kept = Kept(name, number, kind, heads, *arrays, np.empty(0), options, 0.0, 0.0)
+        kept = Kept(name, number, stack, heads, *arrays, np.empty(0), options, 0.0, 0.0)
         if kind == "decoder" and not {"causal", "window"} & options.keys():
             offset = valid_keys(kept) - query.shape[-2]
             kept = replace(kept, options=options | {"query_offset": offset})
@@ -286,36 +287,11 @@ class Watcher:
 
     def _note(
         self, kind: str, query: Array, key: Array, options: Options, padding: Array | None
-    ) -> None:
-        """Note the tokens of this forward's rows, and of the keys where they are others'."""
-        run, frame = self.recording.runs[-1], self._frames[-1]
-        step, stack = len(run.forwards) - 1, "decoder" if kind == "cross" else kind
-        items, rows, keys = len(query), query.shape[-2], key.shape[-2]
-        if stack not in self._real:
-            mask = frame.plane("attention_mask", items, rows)
-            ids = frame.ids(items, rows)
-            for outer in reversed(self._frames[:-1] if not self._crossing else ()):
-                ids = outer.ids(items, rows) if ids is None else ids
-            real = np.ones((items, rows), bool) if mask is None else mask != 0
-            if padding is not None:
-                real = padding
-            elif mask is None and "ranges" in options and kind != "cross":
-                # Only a whole mask was handed over; rows of padding may attend nothing in it.
-                first, past = options["ranges"]
-                real = np.broadcast_to(past > first, (items, rows))
-            self._real[stack] = real[:, -rows:]
-            # Of what a cache held before recording began, only the padding is known.
-            new = rows if stack in run.tokens else real.shape[1]
-            named = np.full((items, new), -1)
-            if ids is not None:
-                named[:, -rows:] = ids[:, -rows:]
-            if not run.parted:
-                run.tokens.setdefault(stack, Tokens()).append(step, named, real[:, -new:])
-        if kind == "cross" and "encoder" not in run.tokens:
-            mask = frame.plane("encoder_attention_mask", items, keys)
-            real = np.ones((items, keys), bool) if mask is None else mask != 0
-            run.tokens["encoder"] = Tokens()
-            run.tokens["encoder"].append(step, np.full((items, keys), -1), real)
+    ) -> str:
+        """Note the tokens of this forward's rows; the kind, numbered if they are a further text."""
+        run = self.recording.runs[-1]
+        given = (kind, query, key, options, padding, self._crossing)
+        return self._sequences.note(run, self._frames, *given)
 
     # ------------------------------------------------------------------ what is kept of it
 
@@ -336,7 +312,7 @@ class Watcher:
 
     def real(self, kept: Kept) -> Array:
         """Which rows of this forward are no padding, (B, T)."""
-        return self._real["decoder" if kept.kind == "cross" else kept.kind]
+        return self._sequences.real[stacks(kept.kind)[0]]
 
     def keep(self, place: Place, kept: Kept, lse: Array, apart: tuple[float, float]) -> None:
         """Keep a copy of what is new in an attention that was proved."""
@@ -381,7 +357,7 @@ class Watcher:
         count = kept.query.shape[-2]
         if self.tokens is None:
             return slice(0, count)
-        begin = run.tokens["decoder" if kept.kind == "cross" else kept.kind].size - count
+        begin = run.tokens[stacks(kept.kind)[0]].size - count
         first, past = (min(max(0, position - begin), count) for position in self.tokens)
         return slice(first, max(first, past))
 

@@ -148,6 +148,18 @@ def plain(tokens: Sequence[str], special: NDArray[np.bool_] | None = None) -> Te
     return Text(tokens, tuple(pieces), np.zeros(len(tokens), bool) if special is None else special)
 
 
+def patches(size: int, rows: int, columns: int) -> Text:
+    """The patches of an image by row and column; what stands before them is special.
+
+    >>> patches(5, 2, 2).tokens
+    ('[CLS]', '0,0', '0,1', '1,0', '1,1')
+    """
+    before = size - rows * columns
+    special = [f"[+{n}]" if n else "[CLS]" for n in range(before)]
+    named = [f"{row},{column}" for row in range(rows) for column in range(columns)]
+    return plain([*special, *named], np.arange(size) < before)
+
+
 def _whole(
     pieces: list[str], ids: list[int], special: NDArray[np.bool_], decode: Any
 ) -> tuple[str, ...]:

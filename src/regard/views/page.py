@@ -22,6 +22,7 @@ import numpy as np
 from regard.core.look import Look
 from regard.core.tiles import part
 from regard.recording.compare import Compared
+from regard.recording.layer import stacks
 from regard.recording.recording import Recording
 from regard.recording.words import Text, Word
 from regard.views.carried import PAIRS, Shown, Source, carry, some_heads
@@ -185,11 +186,11 @@ def _of_recording(seen: Recording, item: int) -> Source:
     never[run.main] = one.special()
     layers = []
     for look in one.layers:
-        rows, keys = ("decoder", "encoder") if look.kind == "cross" else (look.kind, look.kind)
+        rows, keys = stacks(look.kind)
         layers.append(
             Shown(
                 look, look.name, look.number, look.kind, look.heads, rows, keys, look.offset,
-                distances=look.kind != "cross",
+                distances=not look.kept.crosses,
             )
         )  # fmt: skip
     # The attentions of the stack that the words are of come first.
