@@ -26,14 +26,14 @@ def in_turns(
 ) -> dict[str, list[float]]:
     """Time rounds of one call each, at least some, until the budget of seconds is spent.
 
-    Who took more than a tenth of the budget for the first call sits out after `least` rounds: NaN.
+    Who took more than an eighth of the budget for the first call sits out after one round: NaN.
     """
     times: dict[str, list[float]] = {name: [] for name in peers}
     begin, names, turn = time.perf_counter(), list(peers), 0
     while turn < least or (turn < 100 and time.perf_counter() < begin + budget):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
-            out = turn >= least and first[name] > budget / 10
+            out = turn >= 1 and first[name] > budget / 8
             times[name].append(np.nan if out else peers[name].ask("time"))
         turn += 1
     return times

@@ -9,9 +9,10 @@ Rows = list[dict[str, Any]]
 HOW = """\
 Each peer runs in a process of its own with as many threads, on the same inputs in its own layout,
 compiled where it compiles; they take turns. **×** is a peer's time over regard's in the same round,
-median [quartiles]: above 1 regard is faster. All float32 runs at full precision ('highest' in
-PyTorch and JAX); what is reached is in the tables of errors. Share: of a float32 matrix product of
-NumPy's in the same run; in decoding, of reading memory with all threads.
+median [quartiles]: above 1 regard is faster. A peer that takes long has one round. All float32 runs
+at full precision ('highest' in PyTorch and JAX); what is reached is in the tables of errors. Share:
+of a float32 matrix product of NumPy's in the same run; in decoding, of reading memory with all
+threads.
 """
 
 

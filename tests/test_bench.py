@@ -86,7 +86,7 @@ def test_turns_and_quartiles():
     peers = {"quick": Sleeper(0), "slow": Sleeper(0.01)}
     times = measure.in_turns(peers, {"quick": 0, "slow": 0.01}, budget=0.05, least=3)
     assert len(times["quick"]) == len(times["slow"]) > 3
-    assert peers["slow"].calls == 3  # then it sits out
+    assert peers["slow"].calls == 1  # then it sits out
     assert measure.quartiles([1, 2, 3, np.nan]) == [1.5, 2, 2.5]
 
 
