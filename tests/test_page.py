@@ -317,7 +317,9 @@ def test_the_matrix_pins_and_adds_up(opened, cat, seen):
     page = opened(cat)
     page.page.locator("#cells").scroll_into_view_if_needed()
     box = page.page.locator("#cells").bounding_box()
-    cell, margin = (float(page.page.get_attribute("#cells", f"data-{x}")) for x in ("cell", "margin"))
+    cell, margin = (
+        float(page.page.get_attribute("#cells", f"data-{x}")) for x in ("cell", "margin")
+    )
 
     def middle(row, key):
         return box["x"] + margin + (key + 0.5) * cell, box["y"] + margin + (row + 0.5) * cell

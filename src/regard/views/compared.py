@@ -9,9 +9,9 @@ from rich.text import Text
 from regard.core.proof import Check
 from regard.recording.compare import Compared
 from regard.recording.words import Word
-from regard.views.labels import visible
+from regard.views.labels import short, visible
 from regard.views.pen import Column, Pen, table, wrapped
-from regard.views.scene import HONEST, Row, described, percent, points, scale_of
+from regard.views.scene import HONEST, LONGEST, Row, described, percent, points, scale_of
 from regard.views.terminal import bar, title
 
 HEADS = 8  # heads that are named at the end
@@ -44,7 +44,8 @@ class Changes:
 def changes(compared: Compared, top: int = 10) -> Changes:
     """Decide what is shown of a comparison."""
     labels = [
-        {w[side].positions[0]: visible(w[side].text) for w in compared.words} for side in (0, 1)
+        {w[side].positions[0]: short(visible(w[side].text), LONGEST) for w in compared.words}
+        for side in (0, 1)
     ]
     rows = tuple(_change(link, *labels) for link in compared.links[:top])
     differs = difference(compared)
@@ -99,7 +100,7 @@ def _change(link: Any, before: dict[int, str], after: dict[int, str]) -> Change:
 def difference(compared: Compared) -> str:
     """What the second has that the first has not, in words."""
     swapped = [
-        f"“{visible(new.text)}” for “{visible(old.text)}”"
+        f"“{short(visible(new.text), LONGEST)}” for “{short(visible(old.text), LONGEST)}”"
         for old, new in compared.words
         if old.text.casefold() != new.text.casefold()
     ]
@@ -115,7 +116,7 @@ def _notes(compared: Compared) -> Iterator[str]:
         paired = {p for pair in compared.words for p in pair[side].positions}
         lone: list[Word] = [w for w in one.words() if not set(w.positions) & paired]
         if lone:
-            some = ", ".join(visible(word.text) for word in lone[:8])
+            some = ", ".join(short(visible(word.text), LONGEST) for word in lone[:8])
             more = f" and {len(lone) - 8} more" if len(lone) > 8 else ""
             other = "second" if side == 0 else "first"
             yield f"Without a counterpart in the {other} text: {some}{more}."

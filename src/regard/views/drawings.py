@@ -8,12 +8,14 @@ from regard.core.arguments import Array
 from regard.core.look import Look
 from regard.recording.recording import By
 from regard.views.chosen import Link
-from regard.views.palette import ink, shade
-from regard.views.scene import NAN, Scene, Spot, percent, points
+from regard.views.labels import short
+from regard.views.palette import ink, shade, tone
+from regard.views.scene import LONGEST, NAN, Scene, Spot, percent, points
 from regard.views.sheet import MARGIN, WIDTH, Sheet
 
 CELLS = 256  # a larger matrix is drawn as the largest weight of each cell
 LABELLED = 64  # tokens that still get a name each
+
 FAINT = 0.04  # shades below this only make a text restless
 
 
@@ -28,7 +30,7 @@ def _words(sheet: Sheet, shown: Scene, link: Link, by: By) -> None:
 def _finding(sheet: Sheet, shown: Scene) -> None:
     parts = [
         (
-            f"“{text}”" if word else text,
+            f"“{short(text, LONGEST)}”" if word else text,
             {"weight": "bold", "color": sheet.inks.above} if word else {},
         )
         for text, word in shown.title
@@ -42,11 +44,12 @@ def _chips(sheet: Sheet, words: Sequence[Spot]) -> None:
     size, high = 11.0, 19.0
     x, y = MARGIN, sheet.y
     for spot in words:
+        label = short(spot.label, LONGEST)
         small = spot.kind in ("special", "gap")
-        wide = sheet.width(spot.label, size * (0.75 if small else 1)) + 7
+        wide = sheet.width(label, size * (0.75 if small else 1)) + 7
         if x + wide > WIDTH - MARGIN and x > MARGIN:
             x, y = MARGIN, y + high + 5
-        value = 0.0 if np.isnan(spot.shade) or abs(spot.shade) < FAINT else spot.shade
+        value = 0.0 if np.isnan(spot.shade) or abs(spot.shade) < FAINT else tone(spot.shade)
         colour = sheet.inks.quiet if small else sheet.inks.text
         if value:
             sheet.box(x, y, wide, high, shade(value, sheet.ground), rounded=3)
@@ -56,7 +59,7 @@ def _chips(sheet: Sheet, words: Sequence[Spot]) -> None:
                 x, y, wide, high, sheet.inks.ground, rounded=3,
                 edgecolor=sheet.inks.text, linewidth=1.1,
             )  # fmt: skip
-        sheet.text(x + 3.5, y + 13.4, spot.label, size * (0.75 if small else 1), color=colour)
+        sheet.text(x + 3.5, y + 13.4, label, size * (0.75 if small else 1), color=colour)
         x += wide + (4 if spot.spaced else 2)
     sheet.y = y + high + 12
 
@@ -79,7 +82,7 @@ def _list(sheet: Sheet, shown: Scene) -> None:
     sheet.y += 11
     for row in shown.rows:
         if shown.names[0]:
-            name = row.label if sheet.width(row.label, 9) < 118 else f"{row.label[:18]}…"
+            name = row.label if sheet.width(row.label, 9) < 118 else short(row.label, 18)
             sheet.text(MARGIN, sheet.y + 9, name, 9)
             sheet.text(left - 6, sheet.y + 9, row.place, 7, color=sheet.inks.quiet, ha="right")
         sheet.box(left, sheet.y + 3, bar, 7, shade(0.08, sheet.ground))
@@ -136,14 +139,14 @@ def _heads(sheet: Sheet, shown: Scene, link: Link, by: By) -> None:
             x, here = left + n * side, (number, head) == (link.layer, link.head)
             clean = 0.0 if np.isnan(value) else float(value)
             sheet.box(
-                x + 1, sheet.y + 1, side - 2, side - 2, shade(clean, sheet.ground), rounded=2,
+                x + 1, sheet.y + 1, side - 2, side - 2, shade(tone(clean), sheet.ground), rounded=2,
                 edgecolor=sheet.inks.text if here else sheet.inks.quiet,
                 linewidth=1.4 if here else 0.25,
             )  # fmt: skip
             if side > 17 and abs(clean) >= 0.1:
                 sheet.text(
                     x + side / 2, sheet.y + side / 2 + 2.6, points(clean), 6.5, ha="center",
-                    color=ink(clean, sheet.ground),
+                    color=ink(tone(clean), sheet.ground),
                 )  # fmt: skip
         sheet.y += side
     said = "the weight beyond what the others give" if by == "lift" else "the bare weight"
@@ -180,9 +183,12 @@ def _matrix(sheet: Sheet, shown: Scene, link: Link, by: By) -> None:
         values = pooled[
             (*(0,) * len(link.look.call.batch), *(() if link.look.call.flat else (link.at,)))
         ]
-    beside = max([sheet.width(f"{n} {t}", 7) for n, t in enumerate(link.rows)] + [0]) + 8
-    above = max([sheet.width(f"{n} {t}", 7) for n, t in enumerate(link.keys)] + [0]) + 8
-    beside, above = (min(beside, 90), min(above, 90)) if labelled else (28, 16)
+    beside, above = 28.0, 16.0
+    if labelled:
+        beside, above = (
+            8 + max(sheet.width(f"{n} {short(t, 14)}", 7) for n, t in enumerate(names))
+            for names in (link.rows, link.keys)
+        )
     side = min((WIDTH - 2 * MARGIN - beside) / values.shape[1], 24)
     left, top = MARGIN + beside, sheet.y + above
     _paint(sheet, values, left, top, side)
@@ -191,13 +197,13 @@ def _matrix(sheet: Sheet, shown: Scene, link: Link, by: By) -> None:
         for n, name in enumerate(link.rows):
             own = n == link.query
             sheet.text(
-                left - 4, top + (n + 0.5) * side + size * 0.35, f"{name[:14]} {n}", size,
+                left - 4, top + (n + 0.5) * side + size * 0.35, f"{short(name, 14)} {n}", size,
                 ha="right", color=sheet.inks.text if own else sheet.inks.quiet,
             )  # fmt: skip
         for n, name in enumerate(link.keys):
             own = n == link.key
             sheet.text(
-                left + (n + 0.5) * side, top - 4, f"{n} {name[:14]}", size, rotation=90,
+                left + (n + 0.5) * side, top - 4, f"{n} {short(name, 14)}", size, rotation=90,
                 ha="center", va="bottom", color=sheet.inks.text if own else sheet.inks.quiet,
             )  # fmt: skip
         sheet.box(
@@ -221,7 +227,7 @@ def _paint(sheet: Sheet, values: Array, left: float, top: float, side: float) ->
             left, top, across * side, down * side, shade(0.03, sheet.ground), hatch="/////",
             edgecolor=sheet.inks.quiet, linewidth=0, alpha=0.5,
         )  # fmt: skip
-    steps = [shade(n / 100, sheet.ground) for n in range(101)]
+    steps = [shade(tone(n / 100), sheet.ground) for n in range(101)]
     if down * across > 5000:
         colours = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in steps], np.uint8)
         at = np.round(100 * np.nan_to_num(values)).astype(int).clip(0, 100)
@@ -267,7 +273,7 @@ def _lines(sheet: Sheet, shown: Scene, link: Link, by: By) -> None:
     ):
         for n, name in enumerate(names):
             beyond = x - 6 if ha == "right" else x + 6
-            text = f"{n}  {name[:22]}" if ha == "right" else f"{name[:22]}  {n}"
+            text = f"{n}  {short(name, 22)}" if ha == "right" else f"{short(name, 22)}  {n}"
             sheet.text(
                 beyond, top + (n + 0.5) * line + 3, text, 8.5, ha=ha,
                 weight="bold" if n == own else "normal",
@@ -302,7 +308,9 @@ def _calculation(sheet: Sheet, shown: Scene, link: Link, by: By) -> None:
         np.asarray(array[(*item, n, at)], np.float64)
         for array, n, at in ((call.query, link.at, link.query), (call.key, group, link.key))
     )
-    reader, read = f"“{link.rows[link.query]}”", f"“{link.keys[link.key]}”"
+    reader, read = (
+        f"“{short(name, LONGEST)}”" for name in (link.rows[link.query], link.keys[link.key])
+    )
     sheet.paragraph([(f"{reader} → {read}, {link.name}", {"weight": "bold"})], 12)
     sheet.y += 2
     left = MARGIN + 92
@@ -313,7 +321,7 @@ def _calculation(sheet: Sheet, shown: Scene, link: Link, by: By) -> None:
     ):
         side = (WIDTH - MARGIN - left) / len(values)
         most = np.abs(values).max() or 1.0
-        sheet.text(MARGIN, sheet.y + 11, name[:24], 8, color=sheet.inks.quiet)
+        sheet.text(MARGIN, sheet.y + 11, short(name, 20), 8, color=sheet.inks.quiet)
         for n, value in enumerate(values):
             sheet.box(
                 left + n * side, sheet.y, side - 0.5, 15, shade(float(value / most), sheet.ground)

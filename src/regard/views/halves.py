@@ -11,9 +11,10 @@ from rich.text import Text
 
 from regard.core.arguments import Array
 from regard.views.chosen import Link
-from regard.views.palette import shade
+from regard.views.palette import shade, tone
 from regard.views.pen import MARGIN, Pen, cut, wrapped
 from regard.views.scene import HONEST, Scene
+from regard.views.terminal import proof
 
 NAMED = 32  # rows that are named
 NAME = 14  # letters of a name
@@ -37,9 +38,11 @@ def draw(shown: Scene, link: Link, pen: Pen) -> Iterator[Text]:
     yield Text()
     tenths = "" if pen.shades else "Figures are tenths. "
     largest = "" if named else "Each cell shows the largest weight in it. "
-    yield from wrapped(pen.quiet(f"{largest}{tenths}· may not attend. {HONEST}"), pen)
-    yield from wrapped(pen.quiet(str(shown.check)), pen)
-    yield from wrapped(pen.quiet(shown.model), pen)
+    barred = not named or not link.matrix(link.look.allowed).all()
+    said = f"{largest}{tenths}{'· may not attend. ' if barred else ''}{HONEST}"
+    yield from wrapped(pen.quiet(said), pen)
+    yield Text()
+    yield from proof(shown.check, shown.model, pen)
     yield Text()
 
 
@@ -61,7 +64,7 @@ def _cell(value: float, pen: Pen) -> Text:
     if np.isnan(value):
         return pen.quiet(" ·")
     if pen.shades:
-        return Text("  ", f"on {shade(round(value, 2), pen.ground)}")
+        return Text("  ", f"on {shade(round(tone(value), 2), pen.ground)}")
     tenths = min(int(10 * value), 9)
     return pen.write(f" {tenths}", "bold") if tenths else pen.quiet(" 0")
 
@@ -83,7 +86,7 @@ def _long(link: Link, rows: int, keys: int, pen: Pen) -> Iterator[Text]:
 def _pair(upper: float, lower: float, pen: Pen) -> Text:
     """Two cells in one letter; what may not be attended has no ground."""
     above, below = (
-        None if np.isnan(v) else shade(round(float(v), 2), pen.ground) for v in (upper, lower)
+        None if np.isnan(v) else shade(round(tone(float(v)), 2), pen.ground) for v in (upper, lower)
     )
     if above is None:
         return pen.quiet("·") if below is None else Text("▄", below)

@@ -25,6 +25,15 @@ def visible(text: str) -> str:
     return "".join(shown) or _EMPTY
 
 
+def short(text: str, most: int) -> str:
+    """The text in so many characters; what is cut shows as an ellipsis.
+
+    >>> short("because", 5), short("cat", 5)
+    ('beca…', 'cat')
+    """
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def _mark(text: str, i: int) -> str:
     char = text[i]
     kind = unicodedata.category(char)

@@ -6,8 +6,8 @@ import numpy as np
 
 from regard.core.look import Look
 from regard.recording.recording import By
-from regard.views.labels import visible
-from regard.views.scene import HONEST, LEGEND, NAN, Row, Scene, Spot, percent, scale_of
+from regard.views.labels import short, visible
+from regard.views.scene import HONEST, LEGEND, LONGEST, NAN, Row, Scene, Spot, percent, scale_of
 
 
 def look_scene(
@@ -63,7 +63,7 @@ def look_scene(
         )
         for k in order[:top]
     )
-    asked = visible(look.query_labels[row]) if look.query_labels else f"query {row}"
+    asked = short(visible(look.query_labels[row]), LONGEST) if look.query_labels else f"query {row}"
     left = len(order) - len(rows)
     size = " × ".join(map(str, look.shape))
     return Scene(

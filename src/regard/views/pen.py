@@ -72,7 +72,7 @@ def ground(environment: Mapping[str, str]) -> Ground:
 def wrapped(text: Text, pen: Pen) -> Iterator[Text]:
     """A paragraph, broken at spaces."""
     line = Text(MARGIN)
-    for word in text.split(" "):
+    for word in _unbroken(text):
         if line.cell_len > len(MARGIN):
             if line.cell_len + 1 + word.cell_len > pen.width:
                 yield line
@@ -81,6 +81,20 @@ def wrapped(text: Text, pen: Pen) -> Iterator[Text]:
                 line.append(" ")
         line.append_text(word)
     yield line
+
+
+def _unbroken(text: Text) -> Iterator[Text]:
+    """The words of a text, a number together with its percent sign."""
+    before: Text | None = None
+    for word in text.split(" "):
+        if before is not None and word.plain.startswith("%"):
+            before = Text(" ").join((before, word))
+            continue
+        if before is not None:
+            yield before
+        before = word
+    if before is not None:
+        yield before
 
 
 class Column(NamedTuple):

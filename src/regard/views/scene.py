@@ -18,13 +18,14 @@ from regard.recording.links import rank
 from regard.recording.recording import By, Recording
 from regard.recording.words import Word
 from regard.views.answer import Answer, answer
-from regard.views.labels import visible
+from regard.views.labels import short, visible
 
 HONEST = "Weights say where a head reads, not why the model answers."
 LEGEND = (
     "others: what the other tokens give it on average · as far: what they give at the same "
     "distance · lift: the weight beyond the larger of the two"
 )
+LONGEST = 60  # letters of a word in a heading or a note
 LONG = 300  # a text of more words is shown only around those that are listed,
 AROUND = 8  # with so many words on either side
 SCALES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -208,8 +209,10 @@ class _Text:
 
     def heading(self, by: By, layer: int | None, head: int | None) -> str:
         """What the list is."""
-        source = self.source and f"“{self.labels[self.source.positions[0]]}”"
-        target = self.target and f"“{self.labels[self.target.positions[0]]}”"
+        source, target = (
+            word and f"“{short(self.labels[word.positions[0]], LONGEST)}”"
+            for word in (self.source, self.target)
+        )
         if source and target:
             what = f"Heads in which {source} reads {target}"
         elif source:
@@ -298,10 +301,10 @@ def _notes(seen: Recording, text: _Text, alone: Array, by: By) -> Iterator[str]:
     if kept:
         yield f"Not ranked: {', '.join(kept)} (special tokens)."
     if text.first:
-        first = visible(text.first[0].text)
+        first = short(visible(text.first[0].text), LONGEST)
         yield f"Not ranked: {first} (it stands where other texts have a start token)."
     if by == "lift" and len(alone):
-        words = list(dict.fromkeys(text.row(link).label for link in alone))
+        words = list(dict.fromkeys(short(text.row(link).label, LONGEST) for link in alone))
         some = ", ".join(words[:8]) + (f" and {len(words) - 8} more" if len(words) > 8 else "")
         yield f"Not ranked: {some} (in some heads nothing to compare with)."
     others = [layer for layer in seen.layers if layer.kind != seen.run.main]

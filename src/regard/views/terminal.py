@@ -13,8 +13,9 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
+from regard.core.proof import Check
 from regard.views.overview import Overview, measured
-from regard.views.palette import ink, shade
+from regard.views.palette import ink, shade, tone
 from regard.views.pen import MARGIN, Column, Pen, cut, fit, ground, table, wrapped
 from regard.views.scene import NAN, Row, Scene, Spot, percent, points
 
@@ -73,11 +74,15 @@ def draw(shown: Scene | Overview, pen: Pen) -> Iterator[Text]:
     for note in shown.notes:
         yield from wrapped(pen.quiet(note), pen)
     yield Text()
-    good = shown.check.verified
-    mark, style = ("✓", pen.inks.good) if good else ("✗", f"bold {pen.inks.bad}")
-    yield from wrapped(pen.write(f"{mark} {shown.check}", style), pen)
-    yield from wrapped(pen.quiet(shown.model), pen)
+    yield from proof(shown.check, shown.model, pen)
     yield Text()
+
+
+def proof(check: Check, model: str, pen: Pen) -> Iterator[Text]:
+    """Whether these are the weights that the model used, and which model it is."""
+    mark, style = ("✓", pen.inks.good) if check.verified else ("✗", f"bold {pen.inks.bad}")
+    yield from wrapped(pen.write(f"{mark} {check}", style), pen)
+    yield from wrapped(pen.quiet(model), pen)
 
 
 def _finding(scene: Scene, pen: Pen) -> Iterator[Text]:
@@ -116,7 +121,7 @@ def heat(shown: Overview, pen: Pen) -> Iterator[Text]:
             if isnan(share):
                 line.append_text(pen.quiet("–".rjust(wide)))
             elif pen.shades:
-                line.append(" " * wide, f"on {shade(round(share, 2), pen.ground)}")
+                line.append(" " * wide, f"on {shade(round(tone(share), 2), pen.ground)}")
             else:
                 line.append_text(pen.write(str(min(int(10 * share), 9)).rjust(wide)))
         yield line
@@ -187,7 +192,7 @@ def _word(spot: Spot, last: bool, pen: Pen) -> Text:
     elif spot.kind in ("special", "gap"):
         label.stylize(pen.inks.quiet)
     elif pen.shades and abs(spot.shade) >= FAINT:
-        value = round(spot.shade, 2)
+        value = round(tone(spot.shade), 2)
         label.stylize(f"{ink(value, pen.ground)} on {shade(value, pen.ground)}")
     return label
 
