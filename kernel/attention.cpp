@@ -163,25 +163,38 @@ int64_t begin(const Problem& p, const Space<F>& space, const Unit& unit) {
 // One block of keys and values, and what there is to know of it.
 template <class F>
 struct Block {
-  const F *keys = nullptr, *values = nullptr;
+  const void *keys = nullptr, *values = nullptr;  // rows of F, or, where query rows are few, of halves
+  Type key_type, value_type;
   int64_t at, key_row, value_row;
   bool more;             // there is a next one
   bool tame = false;     // values that are not finite are 0
   uint64_t strange = 0;  // and these keys had one
 
-  void get(const Problem& p, const Space<F>& s, const char* key_rows, const char* value_rows) {
-    if (keys) return;
+  // `masked`: a row may not attend one of the keys. Values must be tame then: 0 times what is not finite is not 0. Where all may,
+  // the row's output itself is not finite, and the row is computed again for that.
+  void get(const Problem& p, const Space<F>& s, const char* key_rows, const char* value_rows, bool masked) {
     int64_t count = p.S - at < block ? p.S - at : block;
-    bool ahead = more && !is_few<F>(p);
-    keys = get_block(p.key, key_rows + at * p.key.row, count, p.D, p.D, s.key_block, &key_row, ahead || p.key.column < 4);
-    values = get_block(p.value, value_rows + at * p.value.row, count, p.V, s.columns, s.value_block, &value_row, ahead || p.value.column < 4);
+    if (!keys) {
+      keys = rows(p, p.key, key_rows, count, p.D, p.D, s.key_block, false, &key_row, &key_type);
+      values = rows(p, p.value, value_rows, count, p.V, s.columns, s.value_block, masked, &value_row, &value_type);
+    }
+    if (!masked || tame) return;
+    const F* numbers = static_cast<const F*>(values);
+    strange = tame_values(&numbers, &value_row, rounded_up(count, step), s.columns, s.value_block);
+    values = numbers, tame = true;
   }
 
-  // Needed where a row may not attend a key of the block: 0 times what is not finite is not 0. Where all may, the row's output
-  // itself is not finite then, and the row is computed again for that.
-  void make_tame(const Problem& p, const Space<F>& s) {
-    if (!tame) strange = tame_values(&values, &value_row, rounded_up(p.S - at < block ? p.S - at : block, step), s.columns, s.value_block);
-    tame = true;
+ private:
+  const void* rows(const Problem& p, const Array& a, const char* first, int64_t count, int64_t columns, int64_t padded, F* copy,
+                   bool masked, int64_t* row_size, Type* type) const {
+    const char* from = first + at * a.row;
+    const bool halves = sizeof(F) == 4 && (a.type == bfloat16 || a.type == float16);
+    *type = a.type;
+    *row_size = a.row / 2;
+    bool aligned = (uintptr_t(from) | uintptr_t(a.row)) % 2 == 0;
+    if (is_few<F>(p) && halves && !masked && a.column == 2 && aligned && count % step == 0 && columns == padded) return from;
+    *type = sizeof(F) == 4 ? float32 : float64;
+    return get_block(a, from, count, columns, padded, copy, row_size, (more && !is_few<F>(p)) || halves);
   }
 };
 
@@ -191,8 +204,11 @@ void panel_block(const Problem& p, const Space<F>& s, typename Space<F>::Rows& p
                  const Words<F>* words, int from, int to) {
   const Pieces<F>& piece = pieces<F>(panel.rows);
   const bool by_row = is_few<F>(p);
-  if (by_row) score_few(panel.rows, b.keys, b.key_row, panel.query_rows, p.D, s.scores, from, to, b.more && b.keys != s.key_block);
-  else piece.scores(b.keys, b.key_row, panel.query, p.D, s.scores, from, to);
+  if (by_row)
+    with_rows<F>(b.keys, b.key_type, [&](auto keys) {
+      score_few<F>(panel.rows, keys, b.key_row, panel.query_rows, p.D, s.scores, from, to, b.more && b.keys != s.key_block);
+    });
+  else piece.scores(static_cast<const F*>(b.keys), b.key_row, panel.query, p.D, s.scores, from, to);
   if (e.bend) piece.bend(s.scores, e.scale, F(p.softcap), p.bias ? s.bias : nullptr, from, to, nullptr);
   if (words) piece.mask(s.scores, *words, from, to);
   else panel.whole = true;
@@ -202,8 +218,11 @@ void panel_block(const Problem& p, const Space<F>& s, typename Space<F>::Rows& p
   }
   piece.exponentials(s.scores, e.factor, panel.peak, panel.sum, s.alpha, from, to);
   if (p.dropout) drop(p, panel.row, panel.rows, b.at, s.scores, from, to);
-  if (by_row) value_few(panel.rows, b.values, b.value_row, s.scores, s.alpha, panel.output_rows, s.columns, from, to, b.more && b.values != s.value_block);
-  else piece.values(b.values, b.value_row, s.scores, s.alpha, panel.output, s.columns, from, to);
+  if (by_row)
+    with_rows<F>(b.values, b.value_type, [&](auto values) {
+      value_few<F>(panel.rows, values, b.value_row, s.scores, s.alpha, panel.output_rows, s.columns, from, to, b.more && b.values != s.value_block);
+    });
+  else piece.values(static_cast<const F*>(b.values), b.value_row, s.scores, s.alpha, panel.output, s.columns, from, to);
 }
 
 // All panels of a unit over keys [first, last), block by block. Returns flags.
@@ -233,8 +252,7 @@ int over_blocks(const Problem& p, const Space<F>& s, const Unit& unit, int64_t u
         from = __builtin_ctzll(s.words->any) / step * step;
         to = int(rounded_up(64 - __builtin_clzll(s.words->any), step));
       }
-      b.get(p, s, key_rows, value_rows);
-      if (!all) b.make_tame(p, s);
+      b.get(p, s, key_rows, value_rows, !all);
       panel_block(p, s, panel, e, b, all ? nullptr : s.words, from, to);
     }
   }

@@ -1,5 +1,5 @@
 // The two products for few query rows, as in decoding: lanes along the width instead of along the queries, so that a key or value
-// row is read once, straight through, for all rows that share it. The work is then bound by memory.
+// row is read once, straight through, for all rows that share it, halves as such. The work is then bound by memory.
 #pragma once
 #include "tiles.h"
 
@@ -8,6 +8,33 @@ namespace {
 
 // As many rows as leave at least half of a vector's lanes empty in tiles.h.
 template <class F> constexpr int few = Lanes<F>::N / 2;
+
+// A vector of numbers of F, from F or from halves.
+template <class F>
+inline Vector<F> widened(const F* from) { return load(from); }
+template <class F>
+inline Integers<F> half_bits(const uint16_t* from) {
+  typedef uint16_t H __attribute__((vector_size(2 * Lanes<F>::N), aligned(2), may_alias));
+  return __builtin_convertvector(*reinterpret_cast<const H*>(from), Integers<F>);
+}
+template <class F>
+inline Vector<F> widened(const Bfloat16* from) { return (Vector<F>)(half_bits<F>(&from->bits) << 16); }
+template <class F>
+inline Vector<F> widened(const Float16* from) {  // as in numbers.h
+  Integers<F> bits = half_bits<F>(&from->bits), magnitude = (bits & 0x7fff) << 13;
+  Integers<F> finite = (Integers<F>)((Vector<F>)magnitude * splat(F(0x1p112f)));
+  return (Vector<F>)((magnitude >= 0x0f800000 ? magnitude | 0x7f800000 : finite) | (bits & 0x8000) << 16);
+}
+
+// Rows of numbers as they lie, read by run(pointer to F or to halves).
+template <class F, class Run>
+inline void with_rows(const void* rows, Type type, Run run) {
+  if constexpr (sizeof(F) == 4) {
+    if (type == bfloat16) return run(static_cast<const Bfloat16*>(rows));
+    if (type == float16) return run(static_cast<const Float16*>(rows));
+  }
+  run(static_cast<const F*>(rows));
+}
 
 // Where a lane's bit `half` is set b, else a, with the two lanes that differ in this bit added up.
 template <int half, class V, int... l>
@@ -26,27 +53,27 @@ inline Vector<F> totals(const Vector<F>* x) {
 }
 
 // Asks for a row of the next block while this one is worked on: in one go they would make everybody wait.
-template <class F>
-inline void fetch(const F* row, int64_t columns) {
-  for (int64_t c = 0; c < columns; c += 64 / int64_t(sizeof(F))) __builtin_prefetch(row + c, 0, 2);
+template <class E>
+inline void fetch(const E* row, int64_t columns) {
+  for (int64_t c = 0; c < columns; c += 64 / int64_t(sizeof(E))) __builtin_prefetch(row + c, 0, 2);
 }
 
 // s[j][row] = k[j] . q[row] for keys [from, to), multiples of step; q is row-major. As many sums run at once as a vector has
 // lanes; `slots` is the power of two that `rows` fit in.
-template <int rows, int slots, class F>
-[[gnu::noinline]] void score_rows(const F* k, int64_t k_row, const F* q, int64_t D, F* s, int from, int to, bool more) {
+template <int rows, int slots, class F, class E>
+[[gnu::noinline]] void score_rows(const E* k, int64_t k_row, const F* q, int64_t D, F* s, int from, int to, bool more) {
   constexpr int N = Lanes<F>::N, keys = N / slots < step ? N / slots : step;
   const int64_t whole = D / N * N;
   for (int j = from; j < to; j += keys) {
     Vector<F> sum[N] = {};
-    const F* row = k + j * k_row;
+    const E* row = k + j * k_row;
     for (int r = 0; more && r < keys; ++r) fetch(row + (block + r) * k_row, D);
 #pragma GCC unroll 1
     for (int64_t d = 0; d < whole; d += N) {
       Vector<F> x[rows];
       for (int i = 0; i < rows; ++i) x[i] = load(q + i * D + d);
       for (int r = 0; r < keys; ++r) {
-        Vector<F> y = load(row + r * k_row + d);
+        Vector<F> y = widened<F>(row + r * k_row + d);
         for (int i = 0; i < rows; ++i) sum[r * slots + i] += x[i] * y;
       }
     }
@@ -55,15 +82,15 @@ template <int rows, int slots, class F>
     for (int r = 0; r < keys; ++r)
       for (int i = 0; i < rows; ++i) {
         F rest = 0;
-        for (int64_t d = whole; d < D; ++d) rest += row[r * k_row + d] * q[i * D + d];
+        for (int64_t d = whole; d < D; ++d) rest += F(row[r * k_row + d]) * q[i * D + d];
         s[(j + r) * width<F> + i] = out[r * slots + i] + rest;
       }
   }
 }
 
 // o[row] = o[row] * alpha[row] + sum over keys [from, to) of p[j][row] * v[j]; `columns` is a multiple of a vector.
-template <int rows, int wide, class F>
-inline int64_t value_columns(const F* v, int64_t v_row, const F* p, const F* alpha, F* o, int64_t c, int64_t columns, int from, int to, bool more) {
+template <int rows, int wide, class F, class E>
+inline int64_t value_columns(const E* v, int64_t v_row, const F* p, const F* alpha, F* o, int64_t c, int64_t columns, int from, int to, bool more) {
   constexpr int N = Lanes<F>::N;
   for (; c + wide * N <= columns; c += wide * N) {
     Vector<F> sum[rows][wide] = {};
@@ -71,7 +98,7 @@ inline int64_t value_columns(const F* v, int64_t v_row, const F* p, const F* alp
     for (int j = from; j < to; ++j) {
       Vector<F> x[wide];
       if (more) fetch(v + (j + block) * v_row + c, wide * N);
-      for (int n = 0; n < wide; ++n) x[n] = load(v + j * v_row + c + n * N);
+      for (int n = 0; n < wide; ++n) x[n] = widened<F>(v + j * v_row + c + n * N);
       for (int i = 0; i < rows; ++i) {
         Vector<F> y = splat(p[j * width<F> + i]);
         for (int n = 0; n < wide; ++n) sum[i][n] += y * x[n];
@@ -86,24 +113,24 @@ inline int64_t value_columns(const F* v, int64_t v_row, const F* p, const F* alp
   return c;
 }
 
-template <int rows, class F>
-[[gnu::noinline]] void value_rows(const F* v, int64_t v_row, const F* p, const F* alpha, F* o, int64_t columns, int from, int to, bool more) {
+template <int rows, class F, class E>
+[[gnu::noinline]] void value_rows(const E* v, int64_t v_row, const F* p, const F* alpha, F* o, int64_t columns, int from, int to, bool more) {
   constexpr int wide = rows > 2 ? 2 : 4;
   int64_t c = value_columns<rows, wide>(v, v_row, p, alpha, o, 0, columns, from, to, more);
   value_columns<rows, 1>(v, v_row, p, alpha, o, c, columns, from, to, more);
 }
 
 // Rows by fours, and what is left.
-template <class F>
-void score_few(int rows, const F* k, int64_t k_row, const F* q, int64_t D, F* s, int from, int to, bool more) {
+template <class F, class E>
+void score_few(int rows, const E* k, int64_t k_row, const F* q, int64_t D, F* s, int from, int to, bool more) {
   for (; rows >= 4 && few<F> >= 4; rows -= 4, q += 4 * D, s += 4) score_rows<few<F> >= 4 ? 4 : 1, few<F> >= 4 ? 4 : 1>(k, k_row, q, D, s, from, to, more);
   if (rows == 3 && few<F> >= 4) score_rows<few<F> >= 4 ? 3 : 1, few<F> >= 4 ? 4 : 1>(k, k_row, q, D, s, from, to, more);
   if (rows == 2 && few<F> >= 2) score_rows<few<F> >= 2 ? 2 : 1, few<F> >= 2 ? 2 : 1>(k, k_row, q, D, s, from, to, more);
   if (rows == 1) score_rows<1, 1>(k, k_row, q, D, s, from, to, more);
 }
 
-template <class F>
-void value_few(int rows, const F* v, int64_t v_row, const F* p, const F* alpha, F* o, int64_t columns, int from, int to, bool more) {
+template <class F, class E>
+void value_few(int rows, const E* v, int64_t v_row, const F* p, const F* alpha, F* o, int64_t columns, int from, int to, bool more) {
   for (; rows >= 4; rows -= 4, p += 4, alpha += 4, o += 4 * columns) value_rows<4>(v, v_row, p, alpha, o, columns, from, to, more);
   if (rows == 3) value_rows<3>(v, v_row, p, alpha, o, columns, from, to, more);
   if (rows == 2) value_rows<2>(v, v_row, p, alpha, o, columns, from, to, more);

@@ -44,6 +44,16 @@ static inline uint16_t to_float16(float x) {
   return uint16_t(sign | ((magnitude - 0x38000000u + 0xfff + ((magnitude >> 13) & 1)) >> 13));
 }
 
+// Halves as they lie in memory.
+struct Bfloat16 {
+  uint16_t bits;
+  explicit operator float() const { return from_bfloat16(bits); }
+};
+struct Float16 {
+  uint16_t bits;
+  explicit operator float() const { return from_float16(bits); }
+};
+
 static inline double read(const char* from, Type type) {
   switch (type) {
     case float32: { float x; memcpy(&x, from, 4); return x; }

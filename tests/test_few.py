@@ -37,9 +37,29 @@ def test_options(kernel, name, groups, rows):
     judged(*arrays, **OPTIONS[name])
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float16"])
-def test_types(kernel, dtype):
-    judged(*call(4, 6, 2, 1, 67, 31, dtype), key_lengths=[S, 2999])
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+@pytest.mark.parametrize(("width", "columns"), [(67, 31), (48, 64)])
+def test_types(kernel, dtype, width, columns):
+    judged(*call(4, 6, 2, 1, width, columns, np.dtype(dtype)), key_lengths=[S, 2999])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_half_is_read_as_the_number_it_is(kernel, dtype):
+    halves = np.arange(2**16, dtype=np.uint16).view(np.dtype(dtype)).reshape(1, 1, 1024, 64)
+    query, key = (
+        np.zeros((1, 1, 1, 16), np.dtype(dtype)),
+        np.zeros((1, 1, 1024, 16), np.dtype(dtype)),
+    )
+    for position in (3, 500, 1020):  # subnormals, infinities and NaN among them
+        mask = np.arange(1024) == position
+        found = regard.attention(query, key, halves, mask=mask)
+        assert np.array_equal(found[0, 0, 0], halves[0, 0, position], equal_nan=True)
+    for first in range(0, 1024, 64):
+        with np.errstate(invalid="ignore"):
+            rows = halves[:, :, first : first + 64].astype(np.float64)
+        block = np.where(np.isfinite(rows), rows, 0).astype(halves.dtype)
+        key = np.zeros((1, 1, 64, 16), halves.dtype)
+        judged(query, key, block)
 
 
 def test_the_same_bits_for_any_threads_and_any_batch(kernel):
