@@ -98,9 +98,9 @@ def ask(
         if writer is not None:
             for name in known.keys() - digests.keys():
                 _through(name, known[name], lambda _: None, writer)
-    if writer is not None:
+        found, recorded = _found(encoder, search, explain)
+    if writer is not None:  # not before what it replaces is closed
         writer.finish()
-    found, recorded = _found(encoder, search, explain)
     totals = {
         one: float(sum(np.exp(one * hit.cosine - lse) for hit in search.hits))
         for one, lse in zip(scales, search.lses, strict=True)
@@ -211,12 +211,13 @@ def _progress(total: int) -> Iterator[Callable[[int], Any]]:
 
 
 class _Hit(NamedTuple):
-    """A sentence by its number, and once its text is through, where it stands."""
+    """A sentence that was found: its number in all texts, and in its own when that is through."""
 
     cosine: float
     number: int
     name: str = ""
-    near: tuple[Sentence, ...] = ()  # itself, the sentence before, the one after
+    at: int = 0
+    parts: Callable[[], list[Sentence]] = list
 
 
 class _Search:
@@ -265,37 +266,34 @@ class _Search:
         sign = 1 if self.scale < 0 else -1
         self.hits = sorted(self.hits, key=lambda hit: (sign * hit.cosine, hit.number))[: self.top]
 
-    def close(self, name: str, sentences: Callable[[], list[Sentence]]) -> None:
-        """Note the places of the hits in the text whose sentences are through."""
+    def close(self, name: str, parts: Callable[[], list[Sentence]]) -> None:
+        """Note which of the best are of the text whose sentences are through."""
         for n, hit in enumerate(self.hits):
             if hit.number >= self.closed:
-                at, parts = hit.number - self.closed, sentences()
-                own = parts[at]
-                before = parts[at - own.part - 1 : at - own.part][:1]
-                after = parts[at - own.part + own.parts :][:1]
-                blank = Sentence("", 0)
-                near = (own, *(before or [blank]), *(after or [blank]))
-                self.hits[n] = hit._replace(name=name, near=near)
+                self.hits[n] = hit._replace(name=name, at=hit.number - self.closed, parts=parts)
         self.closed = self.count
 
 
 def _found(
     encoder: Encoder, search: _Search, explain: bool
 ) -> tuple[tuple[Found, ...], Check | None]:
-    scale, lse = search.scale, search.lses[0]
     model = _in_pytorch() if explain else None
+    texts = [hit.parts()[hit.at].text for hit in search.hits]
     found, checks = [], []
-    for hit in search.hits:
-        own, before, after = hit.near
-        words = matched.parts(encoder, own.text, search.query)
+    for hit, words in zip(search.hits, matched.parts(encoder, texts, search.query), strict=True):
+        parts = hit.parts()
+        own = parts[hit.at]
+        before = parts[hit.at - own.part - 1].text if hit.at > own.part else ""
+        after = "".join(one.text for one in parts[hit.at - own.part + own.parts :][:1])
         if model is not None:
             words, check = matched.recorded(encoder, model, own.text, search.query, words)
             checks.append(check)
         found.append(
             Found(
-                float(np.exp(scale * hit.cosine - lse)), hit.cosine, hit.name, own.line,
-                own.last, own.text, f"part {own.part + 1} of {own.parts}" if own.parts > 1 else "",
-                before.text, after.text, words,
+                float(np.exp(search.scale * hit.cosine - search.lses[0])), hit.cosine, hit.name,
+                own.line, own.last, own.text,
+                f"part {own.part + 1} of {own.parts}" if own.parts > 1 else "",
+                before, after, words,
             )
         )  # fmt: skip
     return tuple(found), max(checks, key=lambda check: check.relative, default=None)

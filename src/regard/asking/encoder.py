@@ -1,6 +1,7 @@
 """Sentences as vectors: mean-pooled hidden states of the embedded model, each of length 1."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,7 +89,7 @@ class Encoder:
                 counts = counts.plus(self._counted(reads))
                 ids += [one.ids for one in reads]
                 parts += [whole] if len(reads) == 1 else _cut(whole, [one.offsets for one in reads])
-            yield Encoded(parts, self.vectors(ids, parts, advance), counts)
+            yield Encoded(parts, self.vectors(ids, partial(_told, advance, parts)), counts)
 
     def _counted(self, reads: Sequence[Any]) -> Counts:
         tokens = sum(len(read.ids) for read in reads)
@@ -102,27 +103,30 @@ class Encoder:
                 runs += sum(past - first > _RUN for first, past in spans)
         return Counts(tokens, unknown, runs, len(reads) > 1)
 
-    def vectors(
-        self,
-        ids: Sequence[Sequence[int]],
-        parts: Sequence[Sentence] = (),
-        advance: Callable[[int], Any] = int,
-    ) -> Array:
-        """The vectors (n, D) of sentences that are given as tokens."""
+    def vectors(self, ids: Sequence[Sequence[int]], told: Callable[[int], Any] = int) -> Array:
+        """The vectors (n, D) of sentences that are given as tokens; `told` each number."""
         out = np.empty((len(ids), self.model.width), np.float32)
+        for n, rows in enumerate(self.hidden(ids)):
+            pooled = rows.sum(0)  # of length 1, so that a sum does for a mean
+            out[n] = pooled / np.linalg.norm(pooled)
+            told(n)
+        return out
+
+    def hidden(self, ids: Sequence[Sequence[int]]) -> Iterator[Array]:
+        """The last hidden states (tokens, D) of each sentence, many going through together."""
         first = 0
         while first < len(ids):
             past, tokens = first + 1, len(ids[first])
             while past < len(ids) and tokens + len(ids[past]) <= _AT_ONCE:
                 tokens += len(ids[past])
                 past += 1
-            hidden = self.model.hidden(ids[first:past])
-            begins = np.cumsum([0, *map(len, ids[first : past - 1])])
-            pooled = np.add.reduceat(hidden, begins)  # of length 1, so that sums do for means
-            out[first:past] = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
-            advance(sum(part.part == 0 for part in parts[first:past]))
+            ends = np.cumsum([len(one) for one in ids[first:past]])
+            yield from np.split(self.model.hidden(ids[first:past]), ends[:-1])
             first = past
-        return out
+
+
+def _told(advance: Callable[[int], Any], parts: Sequence[Sentence], n: int) -> None:
+    advance(parts[n].part == 0)
 
 
 def _cut(whole: Sentence, spans: Sequence[Sequence[tuple[int, int]]]) -> list[Sentence]:

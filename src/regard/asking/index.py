@@ -74,10 +74,13 @@ def _entries(path: Path, file: Any, model: str) -> dict[str, Entry]:
 
         @cache
         def sentences() -> list[Sentence]:
-            rows = json.loads(file.get_tensor(f"{n}.sentences").tobytes())
-            found = [Sentence(t, a, tuple(b), p, q) for t, a, b, p, q in rows]
-            if len(found) != sum(sizes):
-                raise ValueError(f"index: {path} is damaged: sentences are missing")
+            try:
+                rows = json.loads(file.get_tensor(f"{n}.sentences").tobytes())
+                found = [Sentence(t, a, tuple(b), p, q) for t, a, b, p, q in rows]
+                if len(found) != sum(sizes):
+                    raise ValueError("sentences are missing")
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"index: {path} is damaged: {error}") from error
             return found
 
         def blocks() -> Iterator[Array]:

@@ -1,5 +1,6 @@
 """What a sentence's match with the question rests on, word by word, and where the model reads."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,22 +12,24 @@ from regard.core.arguments import Array
 from regard.core.proof import Check
 
 
-def parts(encoder: Encoder, text: str, query: Array) -> tuple[Part, ...]:
-    """What each word adds to the cosine of a sentence and a question, exactly.
+def parts(encoder: Encoder, texts: Sequence[str], query: Array) -> Iterator[tuple[Part, ...]]:
+    """What each word of some sentences adds to their cosine with a question, exactly.
 
     A sentence's vector is the mean of its tokens' last hidden states, brought to length 1; so its
     product with the question's is a sum over tokens.
     """
-    read = encoder.tokenizer.encode(text)
-    hidden = encoder.model.hidden([read.ids]).astype(np.float64)
-    adds = hidden @ query.astype(np.float64) / np.linalg.norm(hidden.sum(0))
-    even = float(adds.mean())
-    found = []
-    for at in _words(read):
-        first, past = read.offsets[at[0]][0], read.offsets[at[-1]][1]
-        spaced = first == 0 or text[first - 1].isspace()
-        found.append(Part(text[first:past], float(adds[at].sum()), even * len(at), spaced))
-    return tuple(found)
+    reads = encoder.tokenizer.encode_batch(list(texts))
+    states = encoder.hidden([read.ids for read in reads])
+    for text, read, hidden in zip(texts, reads, states, strict=True):
+        rows = hidden.astype(np.float64)
+        adds = rows @ query.astype(np.float64) / np.linalg.norm(rows.sum(0))
+        yield tuple(_part(text, read, at, adds) for at in _words(read))
+
+
+def _part(text: str, read: Any, at: list[int], adds: Array) -> Part:
+    first, past = read.offsets[at[0]][0], read.offsets[at[-1]][1]
+    spaced = first == 0 or text[first - 1].isspace()
+    return Part(text[first:past], float(adds[at].sum()), float(adds.mean()) * len(at), spaced)
 
 
 def recorded(

@@ -10,10 +10,7 @@ import importlib
 import importlib.util
 import json
 import os
-import socket
 import sys
-import urllib.parse
-import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -222,6 +219,10 @@ def _found(name: str, load: Callable[[], Any]) -> Any:
 
 def _may_download(name: str, error: Exception) -> None:
     """Refuse in words where the model is not on this machine and cannot be fetched."""
+    import socket  # these take longer to import than all else here
+    import urllib.parse
+    import urllib.request
+
     if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE"):
         raise FileNotFoundError(
             f"{name}: is no folder or file here, nor a model in the Hugging Face cache, "
