@@ -1,7 +1,6 @@
 """The command: scripts/bench."""
 
 import argparse
-import datetime
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import regard
 from bench import plot, report, setting
 from bench.apart import Apart
 from bench.groups import GROUPS
-from bench.peers import PEERS
+from bench.peers import PEERS, SLOW
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -60,7 +59,7 @@ def wanted() -> argparse.Namespace:
     parser.add_argument("--peers", nargs="+", choices=PEERS, metavar="PEER", default=list(PEERS),
                         help=f"of {'; '.join(PEERS)}; all unless said")  # fmt: skip
     parser.add_argument("--quick", action="store_true",
-                        help="the first problem of each group, fewer rounds")  # fmt: skip
+                        help="the first problem of each group, fewer rounds and peers")  # fmt: skip
     parser.add_argument("--threads", type=int, default=regard.threads().count,
                         help="for regard and every peer; %(default)s unless said")  # fmt: skip
     parser.add_argument("--name", help="keep the results in bench/results under this name")
@@ -74,14 +73,17 @@ def measured(wishes: argparse.Namespace, console: Console) -> None:
     path = RESULTS / wishes.name if wishes.name else HERE / "out/latest"
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.with_name(path.name + ".json")
+    before = json.loads(file.read_text()) if wishes.name and file.exists() else {}
     result: dict[str, Any] = {
         "name": path.name,
-        "date": datetime.datetime.now().astimezone().isoformat(" ", "minutes"),
+        "date": setting.today(),
         "quick": wishes.quick,
         "setting": setting.setting(wishes.threads),
-        "groups": json.loads(file.read_text())["groups"] if wishes.name and file.exists() else {},
+        "measured": before.get("measured", {}),
+        "groups": before.get("groups", {}),
     }
-    named = {n for g in wishes.group for n in GROUPS[g].peers if n in wishes.peers}
+    able = set(wishes.peers) - (SLOW if wishes.quick else set())
+    named = {name for group in wishes.group for name in GROUPS[group].peers} & able
     with console.status("loading the peers …") as status:
         limits = Apart("limits", wishes.threads)
         peers = {name: Apart(name, wishes.threads) for name in PEERS if name in named}
@@ -96,6 +98,7 @@ def measured(wishes: argparse.Namespace, console: Console) -> None:
                     rows.append(row)
                     console.print(f"[green]✓[/] {name}: {row['problem']}", highlight=False)
                 result["groups"][name] = rows
+                result["measured"][name] = setting.now()
                 result["setting"]["load after"] = setting.load()
                 file.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
         finally:

@@ -40,8 +40,6 @@ class Group:
 def turns(group: Group, peers: dict[str, Apart], limits: Apart, quick: bool) -> Iterator[Row]:
     """Each problem by turns: times, ratios, errors, memory, and the machine's limits meanwhile."""
     for problem in group.problems[: 1 if quick else None]:
-        if quick:
-            peers = {name: peer for name, peer in peers.items() if name != "torch flex"}
         found = prepared(problem, peers)
         able = {name: peer for name, peer in peers.items() if "first" in found[name]}
         first = {name: found[name].pop("first") for name in able}

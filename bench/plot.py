@@ -8,8 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from bench.groups import GROUPS
-from bench.report import TABLES, who
+from bench.report import TABLES, headline, who
 
 INK, QUIET, LINES = "#16181d", "#666b74", "#e3e4e6"
 # Okabe and Ito's colours (2008), which stay apart in the common forms of colour blindness.
@@ -68,9 +67,7 @@ def _ratios(result: dict[str, Any], groups: dict[str, Any]) -> Any:
     places, names, place, shown = [], [], 0.0, {}
     for name, rows in groups.items():
         place += 1.3
-        title = GROUPS[name].title
-        title = title if title == "bfloat16" else title.capitalize()
-        axes.text(-0.505, place - 0.72, title, weight="bold", va="center",
+        axes.text(-0.505, place - 0.72, headline(name), weight="bold", va="center",
                   transform=axes.get_yaxis_transform())  # fmt: skip
         for row in rows:
             axes.axhline(place, color=LINES, lw=0.8, zorder=0)

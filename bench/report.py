@@ -20,10 +20,16 @@ def markdown(result: dict[str, Any]) -> str:
     """The whole result, to read."""
     parts = [f"# {result['name']}\n\n{where(result)}\n\n{HOW}"]
     for name, rows in result["groups"].items():
-        parts.append(f"## {GROUPS[name].title[0].upper()}{GROUPS[name].title[1:]}\n")
+        parts.append(f"## {headline(name)}\n")
         parts += TABLES.get(name, turns)(rows, GROUPS[name].bound)
-        parts += [reasons(rows)]
+        parts += [reasons(rows), f"Done {result['measured'][name]}.\n"]
     return "\n".join(part for part in parts if part)
+
+
+def headline(name: str) -> str:
+    """A group's title as a line of its own; a type's name stays as it is written."""
+    title = GROUPS[name].title
+    return title if title == "bfloat16" else title.capitalize()
 
 
 def where(result: dict[str, Any]) -> str:

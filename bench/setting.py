@@ -1,5 +1,6 @@
 """What a reader must know to judge results: the machine, the versions, and how quiet it was."""
 
+import datetime
 import os
 import platform
 import subprocess
@@ -25,6 +26,15 @@ def setting(threads: int) -> dict[str, Any]:
         "versions": {name: found for name in LIBRARIES if (found := _version(name))},
         "load before": load(),
     }
+
+
+def today() -> str:
+    return datetime.datetime.now().astimezone().isoformat(" ", "minutes")
+
+
+def now() -> str:
+    """For groups that are measured anew: when, of what, and beside how much else."""
+    return f"{today()}, regard {commit() or version('regard')}, load {load()}"
 
 
 def processor() -> str:

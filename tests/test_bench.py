@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 from bench import measure, plot, publish, report  # noqa: E402
 from bench.apart import Apart  # noqa: E402
 from bench.groups import GROUPS  # noqa: E402
-from bench.peers import PEERS, Cannot  # noqa: E402
+from bench.peers import PEERS, SLOW, Cannot  # noqa: E402
 from bench.problems import Problem, error  # noqa: E402
 
 PROBLEMS = [
@@ -29,8 +29,6 @@ PROBLEMS = [
     Problem(2, 3, 67, 67, 16, causal=True, backward=True),
     Problem(1, 3, 67, 67, 16, dtype="bfloat16"),
 ]
-# The one compiles for half a minute, the other is jax.nn again under another name.
-SLOW = {"torch flex", "keras, jax"}
 NAMES = [pytest.param(n, marks=pytest.mark.long) if n in SLOW else n for n in PEERS]
 
 

@@ -42,6 +42,8 @@ PEERS = {
     "keras, jax": ("kerased", "jax"),
     "numpy": ("plain", "numpy"),
 }
+# Left out in a hurry: the one compiles for half a minute, the other is jax.nn by another name.
+SLOW = {"torch flex", "keras, jax"}
 
 
 def find(name: str) -> Callable[[Problem], Ready]:
