@@ -61,9 +61,9 @@ def _ratios(result: dict[str, Any], groups: dict[str, Any]) -> Any:
     from matplotlib.lines import Line2D
 
     count = sum(len(rows) + 1.3 for rows in groups.values())
-    height = 0.235 * count + 1.35
+    height = 0.235 * count + 1.45
     figure = Figure(figsize=(9, height))
-    axes = figure.add_axes((0.335, 0.75 / height, 0.645, 1 - 1.35 / height))
+    axes = figure.add_axes((0.335, 0.75 / height, 0.645, 1 - 1.45 / height))
     places, names, place, shown = [], [], 0.0, {}
     for name, rows in groups.items():
         place += 1.3
@@ -92,7 +92,9 @@ def _ratios(result: dict[str, Any], groups: dict[str, Any]) -> Any:
     axes.set_xticks(ticks, [f"{t:g}×" for t in ticks])
     axes.minorticks_off()
     axes.grid(axis="x", zorder=0)
-    axes.set_xlabel("a peer's time over regard's in the same round: median and quartiles")
+    axes.set_xlabel(
+        "a peer's time over regard's, median and quartiles: right of 1× regard is faster"
+    )
     axes.text(1, 1.0, "regard", color=LOOKS["regard"][0], weight="bold", ha="center", va="bottom",
               transform=axes.get_xaxis_transform())  # fmt: skip
     dots = [
