@@ -172,6 +172,14 @@ def test_markers_are_read_only_where_they_are_markers():
     assert plain(["a", "Ġ", "b"]).pieces == (" a", " Ġ", " b")
 
 
+def test_tokens_of_nothing_but_spaces_are_words_as_they_are():
+    tokens = ["a", "", " ", "\t", " b", "end"]
+    found = words(plain(tokens))
+    assert [word.text for word in found] == [*tokens[:4], "b", "end"]
+    assert [word.positions for word in found] == [(n,) for n in range(6)]
+    assert find("", [plain(tokens)]).positions == (1,)
+
+
 def test_cut_characters_are_whole_again():
     tokenizer = byte_level(258)  # no merges: each byte is a token
     found = read(tokenizer, "é 注意 it")

@@ -49,6 +49,17 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):  # type: ignore[misc]
         """
         return _look(self, query, value, key, **kwargs)
 
+    def compute_output_spec(
+        self, query: Any, value: Any, key: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """The shapes of what a call gives; of scores Keras's layer takes the keys to be queries."""
+        found = super().compute_output_spec(query, value, key, *args, **kwargs)
+        if not isinstance(found, tuple):
+            return found
+        keys = (value if key is None else key).shape[1]
+        scores = keras.KerasTensor((*found[1].shape[:-1], keys), dtype=found[1].dtype)
+        return found[0], scores
+
     def _compute_attention_mask(self, query: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         # Someone else's `_compute_attention` expects Keras's own mask.
         own = type(self)._compute_attention is MultiHeadAttention._compute_attention

@@ -202,7 +202,9 @@ def words(text: Text, item: int = 0) -> list[Word]:
 
 
 def _word(text: Text, item: int, positions: Sequence[int]) -> Word:
-    whole = "".join(text.pieces[p] for p in positions)
+    whole, first = "".join(text.pieces[p] for p in positions), text.tokens[positions[0]]
+    if len(positions) == 1 and whole == f" {first}" and not first.strip():
+        return Word(first, item, tuple(positions))  # one of the spaces is ours
     return Word(whole.strip() or whole, item, tuple(positions), whole[:1].isspace())
 
 
