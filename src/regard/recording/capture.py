@@ -224,24 +224,26 @@ def _seen(
 def _tell(watcher: Watcher) -> None:
     """Name the layers that are missing; nothing recorded at all is an error."""
     recording = watcher.recording
+    reasons = "".join(f"\n  {name}: {why}" for name, why in recording.unrecorded.items())
     if not watcher.forwards:
         raise RuntimeError(
             "nothing was recorded: the model was not called inside the `with` block. Call the "
-            "model that was given to record(), as model(**inputs) or model.generate(...)"
+            "model that was given to record(), as model(**inputs), model.generate(...) or "
+            f"model.predict(...){reasons}"
         )
     if not any(run.tracks for run in recording.runs):
-        reasons = "".join(f"\n  {name}: {why}" for name, why in recording.unrecorded.items())
         if not watcher.seen:
             reasons = (
                 f" {type(watcher.model).__name__} computes attention in code of its own, not by "
                 "Hugging Face's attention interface (transformers 5 or later), "
-                "scaled_dot_product_attention or nn.MultiheadAttention. "
-                "regard.look(query, key, value) shows single calls of attention"
+                "scaled_dot_product_attention, nn.MultiheadAttention or Keras's attention layers. "
+                f"regard.look(query, key, value) shows single calls of attention{reasons}"
             )
         elif watcher.layers is not None and not reasons:
             reasons = f" no attention has a number in layers={watcher.layers}"
         raise RuntimeError(f"nothing was recorded:{reasons}")
-    recording.unrecorded |= _without_attention(watcher)
+    if type(watcher) is Watcher:  # Keras's layers are in no numbered stacks
+        recording.unrecorded |= _without_attention(watcher)
     if recording.unrecorded:
         listed = "".join(f"\n  {name}: {why}" for name, why in recording.unrecorded.items())
         warnings.warn(f"not recorded:{listed}", stacklevel=4)

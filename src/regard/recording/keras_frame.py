@@ -45,5 +45,12 @@ class KerasFrame(Frame):
             if plane.shape == (items, columns) and plane.dtype.kind in "iu"
             if other not in name and not _NO_TOKENS.search(name)
         ]
-        found.sort(key=lambda name: (self.stack not in name, "token" not in name))
-        return self.planes.pop(found[0]) if found else None
+        found.sort(key=self._says)
+        alike = [name for name in found if self._says(name) == self._says(found[0])]
+        if not found or (len(alike) > 1 and self.stack == "decoder"):
+            return None  # of two, the first one may as well be what the encoder reads
+        return self.planes.pop(found[0])
+
+    def _says(self, name: str) -> tuple[bool, bool]:
+        """How little a name says that these are the tokens of the stack."""
+        return self.stack not in name, "token" not in name

@@ -101,7 +101,7 @@ class KerasWatcher(Watcher):
             inside = {self.names[id(part)] for part in layer._flatten_layers()} & seen
             if name in self.traced - seen:
                 missing[name] = _TRACED
-            elif own and name not in seen:
+            elif own and name not in seen and self.forwards:
                 missing[name] = "it was not called"
             elif not own and "attention" in type(layer).__name__.lower() and not inside:
                 missing[name] = _OWN_CODE
@@ -156,6 +156,14 @@ class KerasWatcher(Watcher):
 
     # ------------------------------------------------------------------ calls of a layer
 
+    def _sees(self, layer: Any, tensors: Any) -> bool:
+        """Whether a call of an attention layer is to be recorded; those in graphs are noted."""
+        if self._passes(tensors):
+            if not self._away and not in_symbolic_scope():
+                self.traced.add(self.names[id(layer)])
+            return False
+        return bool(self._frames)
+
     def _called(self, run: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> Any:
         """A layer with heads is called: with one sequence, or with two."""
         call = self._calls_of[id(layer)] = _Call()
@@ -187,6 +195,8 @@ class KerasWatcher(Watcher):
         """`MultiHeadAttention` and `GroupQueryAttention` compute their attention."""
         grouped = isinstance(layer, keras.layers.GroupQueryAttention)
         again = partial(run, query, key, value, attention_mask, training, *args, **kwargs)
+        if not self._sees(layer, (query, key, value)):
+            return again()
         if grouped and key.shape[2] == layer.num_query_heads:  # Keras has repeated them
             times = layer.num_query_heads // layer.num_key_value_heads
             key, value = key[:, :, ::times], value[:, :, ::times]
@@ -201,7 +211,7 @@ class KerasWatcher(Watcher):
         window = getattr(layer, "sliding_window" if grouped else "_sliding_window", None)
         window = window if known else None
         dropout = layer.dropout if grouped else layer._dropout
-        wants = layer._return_attention_scores if grouped else bool(args and args[0])
+        wants = layer._return_attention_scores if grouped else any(args[:1])
 
         def refuse() -> None:
             if len(query.shape) != 4 or (not grouped and len(layer._attention_axes) != 1):
@@ -235,6 +245,8 @@ class KerasWatcher(Watcher):
     ) -> Any:
         """`Attention` is called, which has no heads and projects nothing."""
         again = partial(run, inputs, mask, training, return_attention_scores, use_causal_mask)
+        if not self._sees(layer, inputs):
+            return again()
         query, value, key = (inputs[0], inputs[1], inputs[-1] if len(inputs) > 2 else inputs[1])
 
         def refuse() -> None:
@@ -251,13 +263,12 @@ class KerasWatcher(Watcher):
             scale = 1.0 if layer.scale is None else float(array(layer.scale))
             return self._meaning(masks, None, {"scale": scale})
 
-        own = self._frames and not self._passes(inputs)
         return self._attention(
             layer,
             tuple(one[..., None, :] for one in (query, key, value)),
             refuse,
             meaning,
-            bool(own) and (same(query, value) or same(query, key)),
+            same(query, value) or same(query, key),
             again,
             lambda found: (found[0] if return_attention_scores else found)[..., None, :],
             lambda ours: (
@@ -288,10 +299,6 @@ class KerasWatcher(Watcher):
             theirs: the output (B, T, H, V) in what that gives.
             ours: from our output to what the layer goes on with.
         """
-        if self._passes(operands):
-            if not self._away and not in_symbolic_scope():
-                self.traced.add(self.names[id(layer)])
-            return run_it()
         self.order.setdefault(id(layer), len(self.order))
         found: Options = {}
 
@@ -343,7 +350,7 @@ class KerasWatcher(Watcher):
         kind = ("decoder" if looks_causal(options) else "encoder") if own else "cross"
         frame, run = self._frames[-1], self.recording.runs[-1]
         assert isinstance(frame, KerasFrame)
-        items, rows, keys = len(query), query.shape[-2], key.shape[-2]
+        items, keys = len(query), key.shape[-2]
         if kind == "cross" and "encoder" not in run.tokens:
             frame.stack = "encoder"
             ids = frame.ids(items, keys)

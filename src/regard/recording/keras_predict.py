@@ -5,7 +5,7 @@ The answer is that of the compiled function, as ever: other code rounds otherwis
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from typing import Any
 
@@ -25,27 +25,30 @@ def recorded_too(
 
     Args:
         model: the Keras model whose `predict` is called inside the `with` block.
-        once: the answer too shall be that of the layers' own code; so it is if nothing is compiled.
+        once: the answer too shall be that of the layers' own code, as it is if nothing is compiled.
         recording: entered around that computation; False: it is not needed any more.
     """
     model.make_predict_function()
-    compiled, plain = model.predict_function, _plain_function(model)
-    once |= bool(model.run_eagerly)
-    once |= keras.backend.backend() != "tensorflow" and not model.jit_compile
+    compiled = model.predict_function
+    eager = model.run_eagerly or (keras.backend.backend() != "tensorflow" and not model.jit_compile)
+    plain = compiled if eager else _plain_function(model)
 
     def both(*given: Any) -> Any:
-        *state, data = given  # the state is JAX's; compiled functions use it up, so they come last
+        if once or eager:
+            with recording():
+                return plain(*given)
+        *state, data = given  # the state is JAX's; the compiled function uses it up
         batches = list(islice(data, model.steps_per_execution))
 
         def fresh() -> list[Any]:
             return [*state, iter(batches) if state else batches]
 
-        answer: Any = None if once or state else compiled(*fresh())
-        # Nothing that this changes in the model's state stays, unless it is the answer.
-        with recording() as wanted, nullcontext() if once else keras.StatelessScope():
-            seen = plain(*fresh()) if wanted or once else None
-        if once:
-            return seen
+        answer: Any = None if state else compiled(*fresh())
+        seen: Any = None
+        # Nothing that this changes in the model's state stays.
+        with recording() as wanted, keras.StatelessScope():
+            if wanted:
+                seen = plain(*fresh())
         answer = compiled(*fresh()) if state else answer
         if seen is not None:
             _compare(seen[0] if state else seen, answer[0] if state else answer)
