@@ -30,7 +30,7 @@ def steps(
         typer.Option(metavar="X", help="What scores are multiplied by; 1/√width unless given."),
     ] = None,
 ) -> None:
-    """Show the calculation of attention, step by step, with numbers of your own.
+    """Show the calculation of attention with numbers of your own.
 
     Without numbers: one query, three keys and their values, scale 1.
     """

@@ -28,10 +28,19 @@ Examples:
   regard "The cat sat on the mat because it was tired." --from it
   regard "The cat sat on the mat because it was tired." --to cat
   regard "The cat sat on the mat because it was tired." --from it --to cat
+  regard "The cat sat on the mat because it was tired." --from it --to cat --matrix
   regard "John went to the bank to deposit money." --from bank --by weight
   regard "The cat sat on the mat." --save cat.regard --html cat.html
   regard "The cat sat on the mat." --from cat --pdf cat.pdf
   regard - --from it < story.txt
+"""
+
+HEADS = """
+Examples:
+
+\b
+  regard heads "The cat sat on the mat because it was tired."
+  regard heads "The cat sat on the mat because it was tired." --sort previous --top 5
 """
 
 COMPARE = """
@@ -105,6 +114,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     add_completion=False,
+    subcommand_metavar="TEXT | COMMAND [ARGUMENTS]",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -255,7 +265,7 @@ def compare(
         typer.echo(f"wrote {html} ({html.stat().st_size / 1e6:.1f} MB)", err=True)
 
 
-@app.command()
+@app.command(epilog=HEADS)
 def heads(
     text: Text,
     sort: Annotated[

@@ -10,12 +10,13 @@ from regard.recording.recording import By
 from regard.views.chosen import Link
 from regard.views.labels import short
 from regard.views.palette import ink, shade, tone
-from regard.views.scene import LONGEST, NAN, Scene, Spot, percent, points
+from regard.views.scene import NAN, Scene, Spot, percent, points
 from regard.views.sheet import MARGIN, WIDTH, Sheet
 
 CELLS = 256  # a larger matrix is drawn as the largest weight of each cell
 LABELLED = 64  # tokens that still get a name each
 
+WORD = 36  # letters of a word in a sentence, at the most
 FAINT = 0.04  # shades below this only make a text restless
 
 
@@ -30,7 +31,7 @@ def _words(sheet: Sheet, shown: Scene, link: Link, by: By) -> None:
 def _finding(sheet: Sheet, shown: Scene) -> None:
     parts = [
         (
-            f"“{short(text, LONGEST)}”" if word else text,
+            f"“{short(text, WORD)}”" if word else text,
             {"weight": "bold", "color": sheet.inks.above} if word else {},
         )
         for text, word in shown.title
@@ -44,7 +45,7 @@ def _chips(sheet: Sheet, words: Sequence[Spot]) -> None:
     size, high = 11.0, 19.0
     x, y = MARGIN, sheet.y
     for spot in words:
-        label = short(spot.label, LONGEST)
+        label = short(spot.label, WORD)
         small = spot.kind in ("special", "gap")
         wide = sheet.width(label, size * (0.75 if small else 1)) + 7
         if x + wide > WIDTH - MARGIN and x > MARGIN:
@@ -65,8 +66,8 @@ def _chips(sheet: Sheet, words: Sequence[Spot]) -> None:
 
 
 def _list(sheet: Sheet, shown: Scene) -> None:
-    sheet.text(MARGIN, sheet.y + 8, shown.heading, 8.5, weight="bold")
-    sheet.y += 16
+    sheet.paragraph([(shown.heading, {"weight": "bold"})], 8.5)
+    sheet.y += 2
     names = [row.label or "" for row in shown.rows]
     left = MARGIN + min(120, max([sheet.width(name, 9) for name in names] + [0])) + 34
     if not shown.names[0]:
@@ -92,7 +93,7 @@ def _list(sheet: Sheet, shown: Scene) -> None:
             sheet.box(tick - 0.7, sheet.y + 1, 1.4, 11, sheet.inks.text)
         values = (
             percent(row.weight), percent(row.baseline), percent(row.by_distance), points(row.lift),
-            f"{row.layer}.{row.head}",
+            str(row.head) if row.layer is None else f"{row.layer}.{row.head}",
         )  # fmt: skip
         for value, right in zip(values, (*numbers[1:], 0.0), strict=True):
             first = right == numbers[1]
@@ -129,7 +130,7 @@ def _heads(sheet: Sheet, shown: Scene, link: Link, by: By) -> None:
         sheet.text(
             left - 8,
             sheet.y + side / 2 + 3,
-            f"layer {number}",
+            "" if number is None else f"layer {number}",
             7,
             color=sheet.inks.quiet,
             ha="right",
@@ -214,8 +215,9 @@ def _matrix(sheet: Sheet, shown: Scene, link: Link, by: By) -> None:
         _ticks(sheet, rows, keys, left, top, side * values.shape[1], side * values.shape[0])
     sheet.y = top + side * values.shape[0] + 12
     said = "" if labelled else "Each cell shows the largest weight in it. "
-    sheet.text(left, sheet.y, f"{said}White 0, blue 100 %; hatched: may not attend.", 7,
-               color=sheet.inks.quiet)  # fmt: skip
+    said += "Dark 0, blue 100 %" if sheet.ground == "dark" else "White 0, blue 100 %"
+    said += "; hatched: may not attend." if np.isnan(values).any() else "."
+    sheet.text(left, sheet.y, said, 7, color=sheet.inks.quiet)
     sheet.y += 4
 
 
@@ -238,7 +240,10 @@ def _paint(sheet: Sheet, values: Array, left: float, top: float, side: float) ->
         return
     for i, j in np.argwhere(~barred):
         colour = steps[round(100 * min(max(float(values[i, j]), 0), 1))]
-        sheet.box(left + j * side, top + i * side, side - 0.4, side - 0.4, colour)
+        sheet.box(
+            left + j * side, top + i * side, side, side, colour,
+            edgecolor=sheet.inks.ground, linewidth=0.4,
+        )  # fmt: skip
 
 
 def _ticks(
@@ -265,7 +270,10 @@ def _lines(sheet: Sheet, shown: Scene, link: Link, by: By) -> None:
             "'matrix' draws them all"
         )
     weights = link.matrix(link.look.weights)
-    left, right, line = MARGIN + 150, WIDTH - MARGIN - 150, 13.0
+    names = [f"{short(name, 22)}  {n}" for side in (link.rows, link.keys)
+             for n, name in enumerate(side)]  # fmt: skip
+    beside = 8 + max(sheet.width(name, 8.5, "bold") for name in names)
+    left, right, line = MARGIN + beside, WIDTH - MARGIN - beside, 13.0
     top = sheet.y
     for names, x, ha, own in (
         (link.rows, left, "right", link.query),
@@ -309,19 +317,20 @@ def _calculation(sheet: Sheet, shown: Scene, link: Link, by: By) -> None:
         for array, n, at in ((call.query, link.at, link.query), (call.key, group, link.key))
     )
     reader, read = (
-        f"“{short(name, LONGEST)}”" for name in (link.rows[link.query], link.keys[link.key])
+        f"“{short(name, WORD)}”" for name in (link.rows[link.query], link.keys[link.key])
     )
     sheet.paragraph([(f"{reader} → {read}, {link.name}", {"weight": "bold"})], 12)
     sheet.y += 2
-    left = MARGIN + 92
-    for name, values in (
-        (f"query {reader}", query),
-        (f"key {read}", key),
+    strips = (
+        (short(f"query {reader}", 20), query),
+        (short(f"key {read}", 20), key),
         ("product", query * key),
-    ):
+    )
+    left = MARGIN + 10 + max(sheet.width(name, 8) for name, _ in strips)
+    for name, values in strips:
         side = (WIDTH - MARGIN - left) / len(values)
         most = np.abs(values).max() or 1.0
-        sheet.text(MARGIN, sheet.y + 11, short(name, 20), 8, color=sheet.inks.quiet)
+        sheet.text(MARGIN, sheet.y + 11, name, 8, color=sheet.inks.quiet)
         for n, value in enumerate(values):
             sheet.box(
                 left + n * side, sheet.y, side - 0.5, 15, shade(float(value / most), sheet.ground)

@@ -79,7 +79,7 @@ def tone(value: float) -> float:
     >>> round(tone(0.31), 2), round(tone(-0.31), 2), tone(1.0), tone(0.0)
     (0.53, -0.39, 1.0, 0.0)
     """
-    return float(value**ABOVE) if value > 0 else -float(abs(value) ** BELOW)
+    return float(value**ABOVE) if value > 0 else 0.0 - float(abs(value) ** BELOW)
 
 
 def ink(value: float, ground: Ground = "light") -> str:

@@ -68,7 +68,7 @@ class Sheet:
         x, line = MARGIN, self.y + size
         for text, how in parts:
             for n, word in enumerate(text.split(" ")):
-                space = self.width(" ", size) if n else 0
+                space = self.width(" ", size) if n and x > MARGIN else 0
                 wide = self.width(word, size, how.get("weight", "normal"))
                 if x + space + wide > WIDTH - MARGIN and x > MARGIN:
                     x, line, space = MARGIN, line + 1.35 * size, 0
