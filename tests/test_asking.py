@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -220,6 +221,20 @@ def test_a_long_sentence_is_cut_with_overlap_and_it_is_said():
     assert any("longer than the 256 tokens" in note for note in answer.notes)
     ordered = sorted(parts, key=lambda one: one.part)
     assert all(b.text.split()[0] in a.text for a, b in itertools.pairwise(ordered))
+
+
+def test_progress_counts_every_sentence_once(monkeypatch):
+    told = []
+
+    @contextmanager
+    def progress(total):
+        yield told.append
+        assert sum(told) == total == 13
+
+    monkeypatch.setattr("regard.asking.encoder.BLOCK", 5)
+    monkeypatch.setattr(asking, "_progress", progress)
+    regard.ask("Why?", NOTES + "\nOne. Two.\n" + "long " * 700)
+    assert len(told) > 13  # parts of the cut sentence count for nothing
 
 
 def test_one_endless_line():

@@ -20,7 +20,7 @@ from regard.core.attention import merge
 from regard.core.look import look
 from regard.core.proof import Check
 
-SHOWS = 500  # sentences that are still to be encoded, from which on a terminal shows how far it is
+SHOWS = 100  # sentences that are still to be encoded, from which on a terminal shows how far it is
 STRANGE = 0.1  # share of unknown tokens from which an answer says so
 STEEPEST = 1000
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*")
