@@ -44,7 +44,7 @@ def turns(group: Group, peers: dict[str, Apart], limits: Apart, quick: bool) -> 
         able = {name: peer for name, peer in peers.items() if "first" in found[name]}
         first = {name: found[name].pop("first") for name in able}
         before = limits.ask("measure")
-        times = in_turns(able, first, *((0.5, 2) if quick else (6, 3)))
+        times = in_turns(able, first, *((0.5, 2) if quick else (5, 3)))
         after = limits.ask("measure")
         limit = {name: max(before[name], after[name]) for name in before}
         work = problem.operations if group.bound == "gflops" else problem.bytes_of_keys

@@ -132,7 +132,8 @@ def flex(problem: Problem) -> Ready:
     blocks = create_block_mask(
         rules[problem.rule], batch, None, problem.rows, problem.keys, device="cpu"
     )
-    inputs, compiled = tensors(problem), torch.compile(flex_attention)
+    torch.compiler.reset()  # code for any size, which a second problem would get, fails to compile
+    inputs, compiled = tensors(problem), torch.compile(flex_attention, dynamic=False)
     made = ready(problem, inputs, lambda: compiled(*inputs, block_mask=blocks))
     made.call()
     return made
