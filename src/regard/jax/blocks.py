@@ -123,7 +123,7 @@ def _problem(given: Given, call: Call, arrays: Any) -> _Problem:
     key, value = (jnp.where(jnp.isfinite(one), one, 0) for one in (key, value))
     query = jnp.broadcast_to(query, (*call.batch, *query.shape[-3:]))
     row = math.prod((*call.shape[:-2], call.shape[-1]))
-    height = max(1, min(call.shape[-2], BLOCK // max(1, row)))
+    height = min(call.shape[-2], max(1, BLOCK // max(1, row)))
     return _Problem(call, given, options, query, key, value, wide, height)
 
 
@@ -172,7 +172,7 @@ def _block(p: _Problem, number: Any) -> _Block:
 def _over_blocks(p: _Problem, compute: Callable[[Any], Any]) -> tuple[Any, Any]:
     """Compute each block: the first of what it gives is summed up, the second joined by rows."""
     rows = p.call.shape[-2]
-    count = -(-rows // p.height)
+    count = -(-rows // max(1, p.height))
     if count <= 1:
         sums, parts = compute(0)
         return sums, {name: part[..., :rows, :] for name, part in parts.items()}

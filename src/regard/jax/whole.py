@@ -4,6 +4,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -80,10 +81,10 @@ def _array(name: str, part: Any) -> Any:
     if isinstance(part, jnp.ndarray):
         return part
     exact = integers(name, part)
-    array = jnp.asarray(exact)
-    if not np.array_equal(array, exact):
+    narrow = exact.astype(jax.dtypes.canonicalize_dtype(exact.dtype))
+    if not np.array_equal(narrow, exact):
         raise ValueError(
             f"{name.split('.')[0]}: expected integers of 32 bits, which is what JAX has unless "
-            f"jax_enable_x64 is set, received {exact[np.asarray(array) != exact].flat[0]}"
+            f"jax_enable_x64 is set, received {exact[narrow != exact].flat[0]}"
         )
-    return array
+    return jnp.asarray(narrow)
