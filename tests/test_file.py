@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 import warnings
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -266,24 +268,134 @@ def test_a_description_that_cannot_be_right(saved, wrong):
         load(saved)
 
 
-def test_mutations_never_crash(saved):
-    """A few hundred; an answer or a ValueError, whatever is changed."""
-    raw = saved.read_bytes()
-    rng = np.random.default_rng(0)
+def mutated(raw, rng):
+    """The file with a few bytes changed, mostly of its description; some are cut, some grow."""
     head = 8 + int.from_bytes(raw[:8], "little")
-    for n in range(300):
-        bad = bytearray(raw)
-        for _ in range(rng.integers(1, 4)):
-            at = rng.integers(0, head if n % 4 else len(raw))
+    bad = bytearray(raw)
+    for _ in range(rng.integers(1, 4)):
+        at = int(rng.integers(0, head if rng.integers(0, 4) else len(raw)))
+        kind = rng.integers(0, 8)
+        if kind == 0:
+            del bad[at : at + int(rng.integers(1, 99))]
+        elif kind == 1:
+            bad[at:at] = bad[at : at + int(rng.integers(1, 99))]
+        elif kind == 2:  # another digit, so that the description stays readable
+            digits = [n for n in range(at, min(at + 99, len(bad))) if 48 <= bad[n] < 58]
+            for n in digits[:1]:
+                bad[n] = 48 + int(rng.integers(0, 10))
+        elif at < len(bad):
             bad[at] = rng.integers(0, 256)
-        saved.write_bytes(bad)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numbers may have become huge
+    return bad
+
+
+def read_mutations(path, raw, count):
+    """Read so many; returns how many were refused, the most memory taken, and the longest time."""
+    rng, refused, longest, most = np.random.default_rng(0), 0, 0.0, 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numbers may have become huge
+        tracemalloc.start()
+        for _ in range(count):
+            path.write_bytes(mutated(raw, rng))
+            begin = perf_counter()
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
             try:
-                seen = load(saved)
-                _ = seen.layers[0].weights[0, 0], seen.tokens, seen.words()
+                seen = load(path)
+                _ = seen.layers[0].weights[0, 0], seen.tokens, seen.words(), seen.check()
             except (ValueError, IndexError):
-                continue
+                refused += 1
+            most = max(most, tracemalloc.get_traced_memory()[1] - before)
+            longest = max(longest, perf_counter() - begin)
+        tracemalloc.stop()
+    return refused, most, longest
+
+
+def test_mutations_never_crash(saved):
+    """A few hundred: an answer or a ValueError, whatever is changed, in little memory."""
+    raw = saved.read_bytes()
+    refused, most, longest = read_mutations(saved, raw, 200)
+    assert 0 < refused < 200
+    assert most < 4 * len(raw)
+    assert longest < 20
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("case", ["embedded", "steps", "bias", "cross"])
+def test_ten_thousand_mutations(case, tmp_path):
+    path = tmp_path / "x.regard"
+    (recorded() if case == "embedded" else of(CASES[case][0], **CASES[case][1])).save(path)
+    raw = path.read_bytes()
+    refused, most, longest = read_mutations(path, raw, 2500)
+    print(f"{case}: {refused} of 2500 refused, at most {most / len(raw):.2f} × the file's "
+          f"{len(raw) / 1e3:.0f} kB, {longest:.2f} s")  # fmt: skip
+    assert most < 4 * len(raw)
+    assert longest < 20
+
+
+LARGE = """
+import sys, time
+import numpy as np
+from regard.recording.file import load
+load(sys.argv[1]).layers[0].weights[0, 0, 1]  # all that is loaded on first use
+
+def resident():
+    lines = open("/proc/self/status").readlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
+
+before, begin = resident(), time.perf_counter()
+seen = load(sys.argv[2])
+opened = time.perf_counter() - begin
+touched = resident() - before
+begin = time.perf_counter()
+row = seen.layers[5].weights[0, 1, -2]
+print(opened, touched, time.perf_counter() - begin, resident() - before - touched, row.sum())
+"""
+
+
+@pytest.mark.long
+def test_two_gigabytes_open_at_once_and_a_row_touches_its_own_pages(tmp_path):
+    if not os.path.exists("/proc/self/status"):
+        pytest.skip("machine: no /proc")
+    layers, heads, size, width = 11, 2, 131_072, 64
+    arrays = dict.fromkeys(("query", "key", "value"), (1, heads, size, width))
+    shapes = {"lse": (1, heads, size)} | arrays
+    header, place, described = {}, 0, []
+    for n in range(layers):
+        for name, shape in shapes.items():
+            past = place + 4 * int(np.prod(shape))
+            header[f"{n}.{name}"] = {"dtype": "F32", "shape": shape, "data_offsets": [place, past]}
+            place = past
+        described.append({
+            "name": f"layers.{n}", "number": n, "kind": "decoder", "heads": [0, 1],
+            "difference": 0.0, "largest": 1.0, "arrays": {name: f"{n}.{name}" for name in shapes},
+            "options": {"causal": True}, "call": 0, "cuts": [[0, size, size]],
+        })  # fmt: skip
+    words = [f"w{n}" for n in range(size)]
+    text = {"tokens": words, "pieces": [f" {w}" for w in words], "special": [], "padding": []}
+    said = {
+        "model": "large", "unrecorded": {}, "stopped": "", "parted": 0, "layers": described,
+        "apart": [], "forwards": [[0] * layers], "tokens": {"decoder": [text]},
+    }  # fmt: skip
+    metadata = {"format": "regard recording", "version": "1", "recording": json.dumps(said)}
+    raw = json.dumps(header | {"__metadata__": metadata}).encode()
+    raw += b" " * (-len(raw) % 8)
+    path, small = tmp_path / "large.regard", tmp_path / "small.regard"
+    with path.open("wb") as file:
+        file.write(len(raw).to_bytes(8, "little") + raw)
+        file.truncate(8 + len(raw) + place)  # holes, which take no room on the disk
+    assert path.stat().st_size > 2e9
+    of("LlamaForCausalLM", input_ids=ids(1, 5)).save(small)
+    code = [sys.executable, "-c", LARGE, str(small), str(path)]
+    done = subprocess.run(code, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    opened, touched, seconds, more, total = map(float, done.stdout.split())
+    print(f"{path.stat().st_size / 1e9:.1f} GB open in {opened:.2f} s, {touched / 1e6:.0f} MB; "
+          f"a row in {seconds * 1e3:.0f} ms, {more / 1e6:.0f} MB more")  # fmt: skip
+    assert opened < 1
+    assert touched < 150e6  # the names of 131,072 tokens, as the file has them
+    assert more < 3 * size * width * 4  # one head's keys, and what is computed of them
+    assert total == pytest.approx(size - 1)  # all is 0, the lse too: each key that it sees has 1
 
 
 def test_booleans_are_made_booleans(tmp_path):
