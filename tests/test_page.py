@@ -670,6 +670,24 @@ HOVER = """async () => {
 }"""
 
 
+def busy(page, script):
+    """What a script gives, and the processor's milliseconds that the page's thread took for it.
+
+    Another program on the machine makes a frame late, but takes nothing from this measure.
+    """
+    browser = page.context.browser
+    browser.start_tracing(page=page, categories=["devtools.timeline", "toplevel"])
+    found = page.evaluate(script)
+    events = json.loads(browser.stop_tracing())["traceEvents"]
+    threads = {
+        (event["pid"], event["tid"])
+        for event in events
+        if event["name"] == "thread_name" and event["args"]["name"] == "CrRendererMain"
+    }
+    own = (e for e in events if (e["pid"], e["tid"]) in threads)
+    return found, sum(e.get("tdur", 0) for e in own if e["name"].endswith("RunTask")) / 1000
+
+
 @pytest.mark.long
 def test_512_tokens_and_72_heads_are_quick(opened, long, capsys):
     path, written = long
@@ -677,15 +695,20 @@ def test_512_tokens_and_72_heads_are_quick(opened, long, capsys):
     begin = perf_counter()
     page = opened(path)
     opening = perf_counter() - begin
+    page.page.wait_for_timeout(1500)  # the matrix is drawn in slices
     hover = page.page.evaluate(HOVER)
+    _, took = busy(page.page, HOVER.replace("n = 20; n < 60", "n = 60; n < 100"))  # new words
+    each = took / 40
     with capsys.disabled():
         print(
             f"\n512 tokens, 72 heads, float32: {size / 1e6:.1f} MB, written in {written:.2f} s, "
-            f"open after {opening:.2f} s, a hover drawn after {hover:.0f} ms"
+            f"open after {opening:.2f} s, a hover drawn after {hover:.0f} ms, "
+            f"{each:.0f} ms of the processor"
         )
     assert size < 24_000_000
     assert page.page.locator("#text .word").count() > 400
     assert written < 8  # 2 where nothing else runs
     assert opening < 8  # 2 where nothing else runs
-    assert hover < 200  # 50 where nothing else runs
+    assert 0 < each < 50  # whatever else runs
+    assert hover < 500  # 50 where nothing else runs
     page.quiet()
