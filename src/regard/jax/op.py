@@ -33,6 +33,7 @@ def portable() -> Iterator[None]:
     Such a function can be written to a file by `jax.export`, and read where `regard` is not. It is
     slower on a CPU. It keeps a block of scores at a time, not all T × S.
 
+    >>> import regard
     >>> x = jax.numpy.eye(3)
     >>> with portable():
     ...     text = jax.jit(lambda x: regard.attention(x, x, x)).lower(x).as_text()
