@@ -56,6 +56,22 @@ def test_every_cache_gives_the_same_picture(name, cache):
     assert seen.check().verified
 
 
+def test_it_can_be_looked_at_while_it_grows():
+    model, shapes = tiny("MistralForCausalLM"), []
+
+    def look(tokens, logits):
+        layer = seen.layers[2]
+        shapes.append(layer.shape)
+        assert np.allclose(layer.weights[0, 4, -1].sum(), 1, atol=1e-6)
+        assert len(seen.tokens[0]) == layer.shape[-1] == tokens.shape[-1]
+        return logits
+
+    with torch.no_grad(), record(model) as seen:
+        model.generate(ids(1, 5), max_new_tokens=3, do_sample=False, logits_processor=[look])
+    assert shapes == [(1, 6, 5, 5), (1, 6, 6, 6), (1, 6, 7, 7)]
+    assert seen.layers[2].shape == shapes[-1]
+
+
 def test_memory_is_linear_in_the_steps():
     model = tiny("LlamaForCausalLM")
     _, seen = generated(model, new=9, input_ids=ids(1, 5))

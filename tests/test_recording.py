@@ -291,6 +291,17 @@ def test_layers_without_attention_are_named_and_keep_their_number():
     assert list(seen.unrecorded) == ["model.layers.0", "model.layers.2"]
 
 
+def test_flex_attention_is_an_error_that_names_the_setting():
+    model = tiny("LlamaForCausalLM", num_hidden_layers=2)
+    model.set_attn_implementation("flex_attention")
+    try:
+        with pytest.raises(RuntimeError, match=r"set_attn_implementation\('sdpa'\)"):  # noqa: SIM117
+            with torch.no_grad(), record(model):
+                model(ids(1, 7))
+    finally:
+        model.set_attn_implementation("sdpa")
+
+
 def test_a_model_with_attention_of_its_own_is_an_error():
     model = tiny("DebertaV2Model")
     with pytest.raises(RuntimeError, match="DebertaV2Model computes attention in code of its own"):  # noqa: SIM117

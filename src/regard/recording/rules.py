@@ -73,7 +73,10 @@ def translate(
     """
     name = implementation or "eager"
     if name == "flex_attention" or name.startswith("paged|"):
-        raise NotRecordableError(f"the '{name}' attention keeps its mask in a form of its own")
+        raise NotRecordableError(
+            f"the '{name}' attention keeps its mask in a form of its own; "
+            "model.set_attn_implementation('sdpa') before recording"
+        )
     rows, keys = query.shape[-2], key.shape[-2]
     causal = given.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
