@@ -128,7 +128,10 @@ def differences(ours: Array, theirs: Array, lse: Array, real: Array) -> tuple[fl
     rows = ~np.isneginf(lse) & real[:, None]
     wide = np.float64 if ours.dtype == np.float64 else np.float32
     ours, theirs = ours.astype(wide, copy=False), theirs.astype(wide, copy=False)
-    apart = np.abs(ours - theirs)
+    apart = ours - theirs
+    np.abs(apart, out=apart)
+    if rows.all() and np.isfinite(most := apart.max(initial=0)):  # as nearly always
+        return float(most), float(max(theirs.max(initial=0), -theirs.min(initial=0)))
     apart[np.isnan(ours) & np.isnan(theirs)] = 0
     apart = np.where(rows[..., None], np.where(np.isnan(apart), np.inf, apart), 0)
     largest = np.where(rows[..., None] & np.isfinite(theirs), np.abs(theirs), 0)
