@@ -90,6 +90,14 @@ struct Top {
   Array weights, positions;        // (…, H, T, k); where a row has fewer keys: 0 and -1
 };
 
+// All weights in (rows, columns) cells: cell i begins at floor(i * size / cells).
+struct Map {
+  Array real;                      // as above
+  Array total, count;              // (…, H, rows, columns), float64 and int64, added to: sums or the largest; allowed pairs
+  int64_t rows, columns;
+  bool largest;
+};
+
 constexpr int attends_bad_bias = 1;  // a row attends a bias that is +inf or NaN
 
 // What one instruction set offers: its object defines this table and nothing else.
@@ -122,6 +130,7 @@ struct Looks {
   size_t (*workspace)(const Problem&, int64_t k);
   void (*sums)(const Problem&, const Sums&, int64_t item, int64_t head, char* workspace);
   void (*top)(const Problem&, const Top&, int64_t item, int64_t head, char* workspace);
+  void (*map)(const Problem&, const Map&, int64_t item, int64_t head, char* workspace);
 };
 
 extern const Kernel kernel_portable;

@@ -218,6 +218,13 @@ void backward_call(const In& query, const In& key, const In& value, const In& ou
   without_gil([&] { return backward(p, g, to_sinks, interrupted); });
 }
 
+Array real_rows(const Problem& p, const In& real) {
+  if (!real.is_valid()) return Array();
+  Array rows = operand(real, p, "real", {p.T}, {&Array::row}, true);
+  expect(rows, {boolean}, "real");
+  return rows;
+}
+
 // The arrays of `sums`, all of one head's numbers contiguous or not, none broadcast.
 Sums sums_of(Problem& p, const In& real, const Out& received, const Out& seen, const Out& along, const Out& met) {
   auto by = [&](const Out& a, const char* name, int64_t size, Type type) {
@@ -227,10 +234,7 @@ Sums sums_of(Problem& p, const In& real, const Out& received, const Out& seen, c
     return to;
   };
   Sums out;
-  if (real.is_valid()) {
-    out.real = operand(real, p, "real", {p.T}, {&Array::row}, true);
-    expect(out.real, {boolean}, "real");
-  }
+  out.real = real_rows(p, real);
   int64_t distances = p.T + p.S > 0 ? p.T + p.S - 1 : 0;
   out.received = by(received, "received", p.S, float64), out.seen = by(seen, "seen", p.S, int64);
   out.along = by(along, "along", distances, float64), out.met = by(met, "met", distances, int64);
@@ -285,6 +289,23 @@ void top_call(const In& query, const In& key, const In& lse, const In& real, con
   without_gil([&] { return p.T && p.S ? top(p, out, interrupted) : 0; });
 }
 
+void map_call(const In& query, const In& key, const In& lse, const In& real, const Out& total, const Out& count, bool largest,
+              REGARD_RULE) {
+  Problem p = looked_at(query, key, lse);
+  set_rule(p, REGARD_RULE_VALUES);
+  Map out;
+  expect_own(total, p, "total", 3), expect_own(count, p, "count", 3);
+  out.rows = total.shape(p.batch_axes + 1), out.columns = total.shape(p.batch_axes + 2), out.largest = largest;
+  auto cells = {&Array::head, &Array::row, &Array::column};
+  out.total = operand(total, p, "total", {p.H, out.rows, out.columns}, cells);
+  out.count = operand(count, p, "count", {p.H, out.rows, out.columns}, cells);
+  expect(out.total, {float64}, "total");
+  expect(out.count, {int64}, "count");
+  if (out.rows < 1 || out.columns < 1) bad_shape("total");
+  out.real = real_rows(p, real);
+  without_gil([&] { return p.T && p.S ? map(p, out, interrupted) : 0; });
+}
+
 }  // namespace
 
 NB_MODULE(_kernel, m) {
@@ -312,6 +333,9 @@ NB_MODULE(_kernel, m) {
         nb::arg("positions").noconvert(), REGARD_RULE_ARGUMENTS);
   m.attr("xla_forward") = nb::capsule(reinterpret_cast<void*>(xla::forward), "xla._CUSTOM_CALL_TARGET");
   m.attr("xla_backward") = nb::capsule(reinterpret_cast<void*>(xla::backward), "xla._CUSTOM_CALL_TARGET");
+  m.def("map", map_call, nb::arg("query").noconvert(), nb::arg("key").noconvert(), nb::arg("lse").noconvert(),
+        nb::arg("real").none().noconvert(), nb::arg("total").noconvert(), nb::arg("count").noconvert(), nb::arg("largest"),
+        REGARD_RULE_ARGUMENTS);
   m.def("calls", [] { return nb::make_tuple(calls().forward, calls().backward, calls().tile); });
   m.def("threads", threads);
   m.def("set_threads", set_threads, nb::arg("count"));

@@ -218,7 +218,7 @@ int backward(const Problem& p, const Gradients& g, double* sinks, bool (*poll)()
   return whole ? 0 : -1;
 }
 
-// Both look at one item and head at a time, so that nothing is summed by two threads.
+// They look at one item and head at a time, so that nothing is summed by two threads.
 template <class Run>
 static int over_heads(const Problem& p, int64_t k, bool (*poll)(), const Run& run) {
   ++tiles;
@@ -235,6 +235,10 @@ int sums(const Problem& p, const Sums& out, bool (*poll)()) {
 
 int top(const Problem& p, const Top& out, bool (*poll)()) {
   return over_heads(p, out.k, poll, [&](int64_t item, int64_t head, char* space) { kernel().looks->top(p, out, item, head, space); });
+}
+
+int map(const Problem& p, const Map& out, bool (*poll)()) {
+  return over_heads(p, 0, poll, [&](int64_t item, int64_t head, char* space) { kernel().looks->map(p, out, item, head, space); });
 }
 
 }  // namespace regard

@@ -18,6 +18,7 @@ int backward(const Problem&, const Gradients&, double* sinks, bool (*poll)());  
 
 int sums(const Problem&, const Sums&, bool (*poll)());
 int top(const Problem&, const Top&, bool (*poll)());
+int map(const Problem&, const Map&, bool (*poll)());
 
 // How often each has run since the start: proof, for tests, of who computed.
 struct Calls { uint64_t forward, backward, tile; };

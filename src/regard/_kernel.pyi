@@ -134,6 +134,28 @@ def top(
     key_segments: Any | None,
     row_offset: int,
 ) -> None: ...
+def map(
+    query: Any,
+    key: Any,
+    lse: Any,
+    real: Any | None,
+    total: Any,
+    count: Any,
+    largest: bool,
+    scale: float,
+    softcap: float,
+    mask: Any | None,
+    bias: Any | None,
+    sinks: Any | None,
+    lower: Any | None,
+    upper: Any | None,
+    lengths: Any | None,
+    first: Any | None,
+    past: Any | None,
+    query_segments: Any | None,
+    key_segments: Any | None,
+    row_offset: int,
+) -> None: ...
 
 # Capsules of XLA's custom calls (see kernel/ffi.cpp).
 xla_forward: Any

@@ -1,12 +1,12 @@
 """What can be said of all weights without holding them: sums over rectangles of bounded size.
 
-Sums and the strongest keys of all rows are one pass in the kernel each; the rest walks over a
+Sums, maps and the strongest keys of all rows are one pass in the kernel each; the rest walks over a
 call once, `blocks` by `blocks`. What is kept is linear in queries and keys; sums are float64. Rows
 of padding (`real` False) count nowhere but in `mass`, `carry` and `entropy`, which answer row by
 row.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -277,36 +277,13 @@ def distances(call: Call, sums: Sums, edges: Array) -> Array:
 
 
 def pooled(call: Call, lse: Array, real: Array | None, cells: tuple[int, int], how: str) -> Array:
-    """The mean or the largest weight of the pairs that may attend, cell by cell."""
-    *lead, queries, keys = call.shape
-    row_cell, row_cuts = _cells(queries, cells[0])
-    key_cell, key_cuts = _cells(keys, cells[1])
-    total = np.full((*lead, *cells), -np.inf if how == "max" else 0.0)
-    count = np.zeros((*lead, *cells), np.int64)
-    put = np.maximum if how == "max" else np.add
-    for part, rows in blocks(call, lse):
-        weights, inside = own(real, part, rows, slice(0, keys))
-        weights = np.where(inside, weights, -np.inf if how == "max" else 0)
-        cuts = np.unique(np.maximum(row_cuts, rows.start)) - rows.start
-        cuts = cuts[cuts < rows.stop - rows.start]
-        down, across = row_cell[rows.start + cuts], key_cell[key_cuts]
-
-        def cell(tile: Array, join: Any, dtype: Any, cuts: Array = cuts) -> Array:
-            by_key = join.reduceat(tile, key_cuts, axis=-1, dtype=dtype)
-            reduced: Array = join.reduceat(by_key, cuts, axis=-2)
-            return reduced
-
-        at = np.ix_(np.arange(len(weights)), down, across)
-        total[part.where][at] = put(total[part.where][at], cell(weights, put, np.float64))
-        count[part.where][at] += cell(inside, np.add, np.int64)
+    """The mean or the largest weight of the pairs that may attend, cell by cell, in the kernel."""
+    shape = (*call.shape[:-2], *cells)
+    total = np.full(shape, -np.inf if how == "max" else 0.0)
+    count = np.zeros(shape, np.int64)
+    query, key = bits(call.query), bits(call.key)
+    _kernel.map(query, key, lse, real, total, count, how == "max", *call.rule)
     if how == "mean":
         np.divide(total, count, out=total, where=count > 0)
     total[count == 0] = np.nan
     return total
-
-
-def _cells(size: int, cells: int) -> tuple[Array, Array]:
-    """The cell of each position, cut at floor(i · size / cells), and where cells begin."""
-    edges = np.arange(cells + 1) * size // cells
-    cell = np.searchsorted(edges, np.arange(size), side="right") - 1
-    return cell, np.unique(edges[:-1][edges[:-1] < edges[1:]])

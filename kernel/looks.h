@@ -1,0 +1,103 @@
+// What every look goes through: panels of one head's rows, the last of them first, and their scores block by block.
+//
+// A panel holds its rows in reverse order: then key j of lane l lies at distance j + l, up to a constant, and sums by distance are
+// plain unaligned additions.
+#pragma once
+#include "attention.h"
+
+#include "logs.h"
+
+namespace regard {
+namespace {
+
+template <class F>
+struct Rows : Panel<F> {
+  Logs<F> lse;
+  F counted[width<F>];                          // 1 for rows that count, 0 for padding and lanes without a row
+  typename Lanes<F>::Bits id[width<F>];
+  int real;                                     // rows that count
+  int64_t last;                                 // the number of the row in lane 0
+};
+
+template <class F>
+struct Space {
+  static constexpr int panels = 8;
+  Rows<F>* panel;
+  F *scores, *bias, *key_block, *queries;
+  F *by_key, *by_distance;                      // a block's sums: (block, lanes of one vector), (block + width)
+  Words<F>* words;
+  F *received, *key_share[2], *along, *step_share[2];  // for lift: totals, and 1 / (count - 1), 1 / count
+  Scratch<F> scratch() const { return {scores, bias, key_block, words}; }
+  F *rank, *best, *best_weight;                 // (block, width) and (k, width)
+  int64_t* best_key;
+
+  static size_t carve(const Problem& p, int64_t k, char* from, Space* space) {
+    size_t used = 0;
+    auto take = [&](size_t bytes) { char* here = from ? from + used : nullptr; used += rounded_up(bytes, 64); return here; };
+    auto numbers = [&](int64_t n) { return reinterpret_cast<F*>(take(n * sizeof(F))); };
+    int64_t distances = p.T + p.S + 2 * block + 2 * width<F>;
+    Space s;
+    s.panel = reinterpret_cast<Rows<F>*>(take(panels * sizeof(Rows<F>)));
+    s.words = reinterpret_cast<Words<F>*>(take(sizeof(Words<F>)));
+    s.scores = numbers(block * width<F>), s.bias = numbers(block * width<F>), s.key_block = numbers(block * p.D);
+    s.queries = numbers(panels * width<F> * p.D);
+    s.by_key = numbers(block * Lanes<F>::N), s.by_distance = numbers(block + width<F>);
+    if (k) {
+      s.rank = numbers(block * width<F>), s.best = numbers(k * width<F>), s.best_weight = numbers(k * width<F>);
+      s.best_key = reinterpret_cast<int64_t*>(take(k * width<F> * sizeof(int64_t)));
+      int64_t keys = rounded_up(p.S, block);
+      s.received = numbers(keys), s.key_share[0] = numbers(keys), s.key_share[1] = numbers(keys);
+      s.along = numbers(distances), s.step_share[0] = numbers(distances), s.step_share[1] = numbers(distances);
+    }
+    if (space) {
+      *space = s;
+      for (int n = 0; n < panels; ++n) s.panel[n].query = s.queries + n * width<F> * p.D;
+    }
+    return used;
+  }
+};
+
+// Rows [first, first + width) of one head, the last of them in lane 0.
+template <class F>
+void set_rows(const Problem& p, Rows<F>& panel, const Array& real, const Array& ids, int64_t item, int64_t head, int64_t first,
+              const Exponent<F>& e, const Scratch<F>& scratch) {
+  int64_t past = p.T < first + width<F> ? p.T : first + width<F>;
+  panel.set(p, first, past, [&](int64_t n) { return make_row(p, item, head, past - 1 - (n - first)); }, scratch.scores);
+  find_logs(p, panel, e, scratch, panel.lse);
+  panel.last = past - 1, panel.real = 0;
+  for (int i = 0; i < width<F>; ++i) {
+    panel.counted[i] = 0, panel.id[i] = 0;
+    if (i >= panel.rows) continue;
+    int64_t query = panel.row[i].query;
+    bool counts = !real || at_item(real, p, item)[query * real.row] != 0;
+    panel.counted[i] = counts, panel.real += counts;
+    if (ids) panel.id[i] = typename Lanes<F>::Bits(read_int(at_item(ids, p, item) + query * ids.row));
+  }
+}
+
+// Bare scores of one panel and block; false where no row may attend a key of it. `all`: whether all may attend all.
+template <class F>
+bool block_scores(const Problem& p, const Space<F>& s, Rows<F>& panel, const Exponent<F>& e, const char* key_rows, int64_t at,
+                  const F** keys, int64_t* key_row, bool* all, int* from, int* to) {
+  if (panel.outside(at)) return false;
+  *all = !p.mask && !p.bias && !p.key_segments && panel.inside(at) && panel.rows == width<F>;
+  *from = 0, *to = block;
+  if (!*all) {
+    find_words(p, panel.row, panel.rows, at, *s.words, s.bias);
+    if (!s.words->any) return false;
+    *from = __builtin_ctzll(s.words->any) / step * step;
+    *to = int(rounded_up(64 - __builtin_clzll(s.words->any), step));
+  }
+  int64_t count = p.S - at < block ? p.S - at : block;
+  if (!*keys) *keys = get_block(p.key, key_rows + at * p.key.row, count, p.D, p.D, s.key_block, key_row);
+  const Pieces<F>& piece = pieces<F>(panel.rows);
+  piece.scores(*keys, *key_row, panel.query, p.D, s.scores, *from, *to);
+  if (e.bend) piece.bend(s.scores, e.scale, F(p.softcap), p.bias ? s.bias : nullptr, *from, *to, nullptr);
+  return true;
+}
+
+inline int64_t& integer_at(const Array& a, char* from, int64_t n) { return *reinterpret_cast<int64_t*>(from + n * a.column); }
+inline double& number_at(const Array& a, char* from, int64_t n) { return *reinterpret_cast<double*>(from + n * a.column); }
+
+}  // namespace
+}  // namespace regard
