@@ -135,6 +135,28 @@ def test_a_model_written_by_hand(direct):
     assert len(seen.edges()) == 100
 
 
+class Named(nn.Module):
+    """Layers whose names have no numbers, called in another order than they are declared."""
+
+    def __init__(self):
+        super().__init__()
+        self.wte, self.later, self.sooner = nn.Embedding(53, 14), Block(), Block()
+
+    def forward(self, idx):
+        return self.later(self.sooner(self.wte(idx)))
+
+
+def test_names_without_numbers_are_counted_in_order_of_their_first_call():
+    model = made(Named)
+    with torch.no_grad(), record(model) as seen:
+        model(ids()), model(ids())
+    for run in seen.runs:
+        assert [(layer.number, layer.name) for layer in run.layers] == [
+            (0, "sooner.attn"),
+            (1, "later.attn"),
+        ]
+
+
 def test_what_computes_its_weights_itself_is_an_error_that_says_so():
     model = made(NanoGPT, fused=False)
     with pytest.raises(RuntimeError, match="NanoGPT computes attention in code of its own"):  # noqa: SIM117

@@ -26,12 +26,12 @@ class MiniLM:
     """A BERT encoder (Devlin et al. 2019), its weights read from a folder of Hugging Face's."""
 
     def __init__(self, folder: Path) -> None:
-        from regard.recording.file import _mapped
+        from regard.recording.file import mapped
 
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.heads, self.layers = config["num_attention_heads"], config["num_hidden_layers"]
         self.width, self.epsilon = config["hidden_size"], np.float32(config["layer_norm_eps"])
-        self.weights = _mapped(folder / "model.safetensors")[0]
+        self.weights = mapped(folder / "model.safetensors")[0]
         for n in range(self.layers):  # one product instead of three
             own = f"encoder.layer.{n}.attention.self"
             for kind in ("weight", "bias"):

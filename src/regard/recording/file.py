@@ -135,7 +135,7 @@ def load(path: str | PathLike[str]) -> Recording:
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"{path}: expected a file, this is a folder")
-    arrays, metadata = _mapped(path)
+    arrays, metadata = mapped(path)
     if metadata.get("format") != FORMAT:
         raise ValueError(f"{path}: is a safetensors file, but no recording")
     if not metadata.get("version", "").isdecimal() or int(metadata["version"]) > VERSION:
@@ -149,7 +149,7 @@ def load(path: str | PathLike[str]) -> Recording:
         raise ValueError(f"{path}: is damaged: {error}") from error
 
 
-def _mapped(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+def mapped(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
     """The arrays of a safetensors file where they lie, read-only, and its metadata."""
     from safetensors import SafetensorError, safe_open
 

@@ -73,7 +73,7 @@ class _Mode(TorchFunctionMode):
         if func is functional.multi_head_attention_forward:
             module = _caller(watcher)
             if module is not None:
-                watcher.seen.add(watcher.names[id(module)])
+                watcher.seen.setdefault(watcher.names[id(module)], len(watcher.seen))
                 watcher.recording.unrecorded[watcher.names[id(module)]] = _PASSED_BY
         return func(*args, **kwargs)
 

@@ -62,7 +62,7 @@ class Watcher:
         self.around: Callable[[], Any] = nullcontext  # entered around each outermost forward
         self._within: Any = None
         self.forwards = 0  # outermost forwards that were seen
-        self.seen: set[str] = set()  # modules that reached attention, recorded or not
+        self.seen: dict[str, int] = {}  # modules that reached attention, recorded or not, in order
         self._frames: list[Frame] = []
         self._calls: Counter[str] = Counter()  # of each module, in this forward
         self.known: dict[int, tuple[Any, Any]] = {}  # what this forward's masks mean
@@ -240,7 +240,7 @@ class Watcher:
         name, stopped = self.names[id(module)], self.recording.runs[-1].stopped
         place = (name, self._calls[name])
         self._calls[name] += 1
-        self.seen.add(name)
+        self.seen.setdefault(name, len(self.seen))
         if stopped and place not in self.recording.runs[-1].tracks:
             self.recording.unrecorded[name] = stopped
         return None if stopped else place
@@ -266,7 +266,7 @@ class Watcher:
         number = getattr(module, "layer_idx", None)
         if not isinstance(number, int):
             inside = [int(part) for part in name.split(".") if part.isdigit()]
-            number = inside[0] if len(inside) == 1 else len(self.seen) - 1
+            number = inside[0] if len(inside) == 1 else self.seen[name]
         arrays = (array(query), array(key), array(value))
         stack = self._note(kind, *arrays[:2], options, real)
         heads = np.arange(arrays[0].shape[1])
