@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 import regard
-from bench import plot, report, setting
+from bench import plot, publish, report, setting
 from bench.apart import Apart
 from bench.groups import GROUPS
 from bench.peers import PEERS, SLOW
@@ -42,7 +42,7 @@ def main() -> None:
             for picture in plot.draw(json.loads(path.read_text()), path.with_suffix("")):
                 console.print(f"drawn: {picture}", highlight=False)
     elif wishes.publish:
-        for page in report.publish(json.loads((RESULTS / f"{wishes.publish}.json").read_text())):
+        for page in publish.publish(json.loads((RESULTS / f"{wishes.publish}.json").read_text())):
             console.print(f"filled: {page}", highlight=False)
     else:
         measured(wishes, console)
