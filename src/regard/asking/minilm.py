@@ -17,9 +17,9 @@ from regard.core.attention import attention
 
 _CHUNK = 8192  # elements that stay in a core's own cache while GELU is computed
 # 1 - erf(a) = (c0 t + c1 t² + … + c4 t⁵) exp(-a²) with t = 1 / (1 + p a), within 1.5·10⁻⁷:
-# Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26.
-_P = np.float32(0.3275911)
-_C = np.array([0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429], np.float32)
+# Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26. Here of a = |x| / √2, halved.
+_P = np.float32(0.3275911 * 0.5**0.5)
+_C = np.array([0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429], np.float32) / 2
 
 
 class MiniLM:
@@ -75,7 +75,7 @@ class MiniLM:
 
 
 def gelu(x: Array) -> Array:
-    """GELU, x · Φ(x), in place: max(x, 0) - |x| (1 - erf(|x| / √2)) / 2.
+    """GELU, x · Φ(x), in place: (x + |x|) / 2 - |x| (1 - erf(|x| / √2)) / 2.
 
     >>> gelu(np.array([-1, 0, 2], np.float32)).round(4)
     array([-0.1587,  0.    ,  1.9545], dtype=float32)
@@ -85,7 +85,7 @@ def gelu(x: Array) -> Array:
         own = flat[first : first + _CHUNK]
         size, t, tail = spare[:, : len(own)]
         np.abs(own, out=size)
-        np.multiply(size, _P * np.float32(0.5**0.5), out=t)
+        np.multiply(size, _P, out=t)
         t += 1
         np.reciprocal(t, out=t)
         np.multiply(t, _C[4], out=tail)
@@ -93,11 +93,11 @@ def gelu(x: Array) -> Array:
             tail += c
             tail *= t
         tail *= size
-        tail *= np.float32(0.5)
         np.square(own, out=t)
         t *= np.float32(-0.5)
         np.exp(t, out=t)
         tail *= t
-        np.maximum(own, 0, out=own)
+        own += size
+        own *= np.float32(0.5)
         own -= tail
     return x
