@@ -304,7 +304,7 @@ def document(
         "style": style,
         "script": script,
         "page": as_data(header | {"palette": _shades(), "measured": measured}),
-        "arrays": "\n".join(lines),
+        "arrays": "\n".join(f'<script type="text/plain">{line}</script>' for line in lines),
     }
     frame = (FILES / "index.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], frame)

@@ -1,15 +1,16 @@
-// What the page carries: a header, and arrays as lines of base64, each decoded when first used.
+// What the page carries: a header, and arrays as base64, each decoded when first used.
 
 export const page = JSON.parse(document.getElementById("page").textContent);
 
-const lines = document.getElementById("arrays").textContent.trim().split("\n");
+const carried = document.querySelectorAll('script[type="text/plain"]');
 const decoded = new Map();
 
 /** The typed array that a reference of the header means. */
 export function array(reference) {
   if (!decoded.has(reference.at)) {
-    decoded.set(reference.at, typed(reference.kind, bytes(lines[reference.at])));
-    lines[reference.at] = "";
+    const element = carried[reference.at];
+    decoded.set(reference.at, typed(reference.kind, bytes(element.textContent)));
+    element.textContent = ""; // it is kept once
   }
   return decoded.get(reference.at);
 }

@@ -17,10 +17,9 @@ const MOST = 900; // tokens that are laid out at once; of longer texts those aro
 let hovered = null; // { side, n }
 let frame = null;
 
-export function drawLines(previewed) {
+export function drawLines() {
   const now = seen();
   const [l] = now.heads[0];
-  if (previewed) return; // what is hovered elsewhere would make everything here jump
   if (!byId("lines-controls").childElementCount) controls();
   sync(now, l);
   scene(now, l);
@@ -129,7 +128,7 @@ function besideEachOther(left, right, now) {
 
 function column(units, side, width, now, top) {
   const pinned = side === "left" ? now.from : now.to;
-  const box = make("div", { class: `column ${side}`, style: { inlineSize: `${width}px`, insetBlockStart: `${top}px` }, role: "listbox" });
+  const box = make("div", { class: `column ${side}`, style: { inlineSize: `${width}px`, blockSize: `${units.length * LINE}px`, insetBlockStart: `${top}px` }, role: "listbox" });
   box.setAttribute("aria-label", side === "left" ? "Tokens that read" : "Tokens that are read");
   units.forEach((unit, n) => {
     const own = unit.positions.some((p) => pinned.includes(p));
@@ -233,5 +232,5 @@ function shares(box, bars, heads) {
 
 new ResizeObserver(() => {
   const width = byId("drawing").clientWidth;
-  if (frame && width && width !== frame.width) drawLines(isPreview());
+  if (frame && width && width !== frame.width && !isPreview()) drawLines();
 }).observe(byId("drawing"));

@@ -34,8 +34,29 @@ function drawFinding() {
 
 const inSight = new Set();
 const watch = new IntersectionObserver((entries) => {
-  for (const { target, isIntersecting } of entries) inSight[isIntersecting ? "add" : "delete"](target.id);
-});
+  for (const { target, isIntersecting } of entries) {
+    inSight[isIntersecting ? "add" : "delete"](target.id);
+    if (isIntersecting) finish(target.id);
+  }
+}, { rootMargin: "25%" });
+
+// What takes longest stands below the rest: it is drawn when the browser has nothing else to do,
+// or as soon as it comes in sight.
+const LATER = { lines: drawLines, matrix: drawMatrix };
+const whenIdle = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
+const due = new Set();
+
+function catchUp() {
+  if (isPreview()) return; // it goes on when the pointer has left
+  const [name] = due;
+  if (name) finish(name);
+  if (due.size) whenIdle(catchUp);
+}
+
+/** Draw a view, if that is due. What is hovered elsewhere moves nothing in it. */
+function finish(name) {
+  if (!isPreview() && due.delete(name)) LATER[name]();
+}
 
 function draw(changed) {
   const previewed = isPreview();
@@ -48,8 +69,10 @@ function draw(changed) {
   if (!previewed || inSight.has("heads")) drawHeads();
   atRest(previewed && inSight.has("calculation") ? drawCalculation : null);
   if (!previewed) drawCalculation();
-  drawLines(previewed);
-  drawMatrix(previewed);
+  if (previewed) return;
+  if (changed.size !== 1 || !changed.has("preview")) for (const name in LATER) due.add(name);
+  inSight.forEach(finish);
+  if (due.size) whenIdle(catchUp);
 }
 
 let waiting = 0;
@@ -88,6 +111,7 @@ function opening() {
   onChange(draw);
   for (const section of document.querySelectorAll(".card")) watch.observe(section);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(new Set(["theme"])));
+  addEventListener("beforeprint", () => due.forEach(finish));
   addEventListener("hashchange", () => readHash(location.hash));
   if (location.hash.length > 1) readHash(location.hash);
   draw(new Set(["all"]));
@@ -104,5 +128,8 @@ window.regard = {
   scores: (layer, head, row) => Array.from({ length: layers[layer].keys }, (_, key) => layers[layer].score(head, row, key)),
   output: (layer, head, row, bare = false) => [...layers[layer].output(head, row, bare)],
   link: (layer, head, rows, keys, bare = false) => link(layers[layer], head, rows, keys, bare),
-  picture: (name) => new XMLSerializer().serializeToString(picture(byId(name)).svg),
+  picture: (name) => {
+    finish(name);
+    return new XMLSerializer().serializeToString(picture(byId(name)).svg);
+  },
 };

@@ -18,18 +18,16 @@ const END = 14; // so that the last tick is not cut off
 
 let canvas = null, stop = null, held = null, drag = null, cursor = null, drawn = "";
 
-export function drawMatrix(previewed) {
-  if (previewed) return; // what is hovered elsewhere would make everything here jump
+export function drawMatrix() {
   const now = seen();
   if (!canvas) build();
   const name = [now.kind, now.heads.join(";"), now.how, now.measure, now.scale, now.bare, now.pool, now.zoom, ground(), byId("plane").clientWidth].join(" ");
   if (name === drawn && held) return paint();
   drawn = name;
   stop?.();
-  const size = layout(now);
-  stop = pool(now, size.frame, (cells, share) => {
-    held = { now: { ...now }, ...size, cells, share };
-    held.image = picture(held);
+  held = { now: { ...now }, ...layout(now) };
+  stop = pool(now, held.frame, (cells, first, past) => {
+    colour(held, cells, first, past);
     paint();
   });
 }
@@ -46,7 +44,7 @@ function build() {
     make("button", { onclick: () => zoomBy(2), ariaLabel: "Farther", title: "Farther (−)" }, "−"),
     make("button", { onclick: () => update({ zoom: null }), title: "The whole (0)" }, "all"));
   listen();
-  new ResizeObserver(() => { if (byId("plane").clientWidth) drawMatrix(isPreview()); }).observe(byId("plane"));
+  new ResizeObserver(() => { if (byId("plane").clientWidth && !isPreview()) drawMatrix(); }).observe(byId("plane"));
 }
 
 /** Sizes in pixels of the screen's own. */
@@ -67,7 +65,8 @@ function layout(now) {
   canvas.style.inlineSize = `${canvas.width / ratio}px`;
   canvas.style.blockSize = `${canvas.height / ratio}px`;
   Object.assign(canvas.dataset, { cell, margin });
-  return { frame, ratio, cell, margin, labelled, wide, tall };
+  const image = new ImageData(Math.max(1, Math.round(wide * ratio)), Math.max(1, Math.round(tall * ratio)));
+  return { frame, ratio, cell, margin, labelled, wide, tall, image };
 }
 
 /** A token's name and position; a name that is the position stands alone. */
@@ -89,37 +88,44 @@ function widest(now, { zoom }) {
   return Math.ceil(most);
 }
 
-/** The cells, a pixel of the screen at a time: what may not be attended is hatched. */
-function picture({ now, frame, ratio, wide, tall, cells, cell, share }) {
-  const [w, h] = [Math.max(1, Math.round(wide * ratio)), Math.max(1, Math.round(tall * ratio))];
-  const image = new ImageData(w, h);
+/** Some rows of cells, a pixel of the screen at a time: what may not be attended is hatched. */
+function colour({ now, frame: { down, across }, ratio, image, cell }, cells, first, past) {
+  let largest = 1;
+  if (now.measure === "contribution") {
+    if (past < down) return; // which is the largest is known at the end
+    largest = cells.reduce((most, x) => Math.max(most, Math.abs(x) || 0), 1e-12);
+    first = 0;
+  }
+  const { width, height } = image;
   const pixels = new Uint32Array(image.data.buffer);
-  const largest = now.measure === "contribution" ? cells.reduce((m, x) => Math.max(m, Math.abs(x) || 0), 1e-12) : 1;
   const packed = Uint32Array.from({ length: 201 }, (_, n) => pack(shade(n / 100 - 1)[0]));
   const dark = ground() === "dark";
   const hatch = [pack(dark ? "#2a2d33" : "#e9e8e4"), pack(dark ? "#1d2025" : "#f6f5f2")];
-  const paper = pack(dark ? "#24272d" : "#ffffff");
-  const gap = cell >= 8 ? Math.max(1, Math.round(ratio)) : 0;
-  const colours = Uint32Array.from(cells, (value) => Number.isNaN(value) ? 0
-    : packed[Math.round(100 * (Math.max(-1, Math.min(1, scaled(value / largest, now.scale))) + 1))]);
-  for (let y = 0; y < h * share; y++) { // what is not computed yet stays empty
-    const at = Math.min(frame.down - 1, Math.floor((y * frame.down) / h)) * frame.across;
-    for (let x = 0; x < w; x++) {
-      const colour = colours[at + Math.min(frame.across - 1, Math.floor((x * frame.across) / w))];
-      pixels[y * w + x] = colour || hatch[((x + y) >> (ratio > 1 ? 2 : 1)) & 1];
+  const place = Uint32Array.from({ length: width }, (_, x) => Math.floor((x * across) / width));
+  const colours = new Uint32Array(across);
+  let row = -1;
+  for (let y = Math.ceil((first * height) / down); y < height; y++) {
+    const own = Math.floor((y * down) / height);
+    if (own >= past) break;
+    for (let k = 0; own !== row && k < across; k++) {
+      const value = cells[own * across + k] / largest;
+      colours[k] = Number.isNaN(value) ? 0 : packed[Math.round(100 * (Math.max(-1, Math.min(1, scaled(value, now.scale))) + 1))];
     }
+    row = own;
+    for (let x = 0, at = y * width; x < width; x++, at++)
+      pixels[at] = colours[place[x]] || hatch[((x + y) >> (ratio > 1 ? 2 : 1)) & 1];
   }
-  if (gap) grid(pixels, w, h, frame, gap, paper);
-  return image;
+  if (cell >= 8) grid(image, down, across, Math.max(1, Math.round(ratio)), pack(dark ? "#24272d" : "#ffffff"));
 }
 
-function grid(pixels, w, h, frame, gap, paper) {
-  for (let c = 0; c <= frame.across; c++) {
-    const x = Math.round((c * w) / frame.across);
+function grid({ width: w, height: h, data }, down, across, gap, paper) {
+  const pixels = new Uint32Array(data.buffer);
+  for (let c = 0; c <= across; c++) {
+    const x = Math.round((c * w) / across);
     for (let g = 0; g < gap; g++) if (x + g < w) for (let y = 0; y < h; y++) pixels[y * w + x + g] = paper;
   }
-  for (let c = 0; c <= frame.down; c++) {
-    const y = Math.round((c * h) / frame.down);
+  for (let c = 0; c <= down; c++) {
+    const y = Math.round((c * h) / down);
     for (let g = 0; g < gap; g++) if (y + g < h) pixels.fill(paper, (y + g) * w, (y + g + 1) * w);
   }
 }

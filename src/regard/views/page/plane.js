@@ -13,7 +13,7 @@ export function frameOf(now, most) {
   return { zoom, rows, keys, down: Math.min(rows, most), across: Math.min(keys, most) };
 }
 
-/** Fill the cells, a few rows at a time; `done(cells)` is told now and then, and at the end. */
+/** Fill the cells, a few rows at a time; `done` is told which rows of cells are new. */
 export function pool(now, frame, done) {
   const { zoom: [r0, , k0, k1], rows, keys, down, across } = frame;
   const cells = new Float64Array(down * across).fill(NaN);
@@ -24,7 +24,7 @@ export function pool(now, frame, done) {
   let row = 0, stopped = false;
   const work = () => {
     if (stopped) return;
-    const until = performance.now() + SLICE;
+    const until = performance.now() + SLICE, first = Math.floor((row * down) / rows);
     while (row < rows && performance.now() < until) {
       const at = Math.floor((row * down) / rows) * across;
       combined(now, r0 + row, k0, k1, line, lifts);
@@ -39,7 +39,7 @@ export function pool(now, frame, done) {
       }
       row += 1;
     }
-    done(cells, row / rows);
+    done(cells, first, Math.floor(((row - 1) * down) / rows) + 1);
     if (row < rows) setTimeout(work);
   };
   work();
