@@ -17,7 +17,7 @@ import pytest
 import torch
 from embedded import loaded
 from safetensors.numpy import save_file
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import regard
 from regard.asking import ask as asking

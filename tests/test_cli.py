@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from embedded import CAT, eager, loaded
-from typer.testing import CliRunner
 
 from regard.cli.main import app
 

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from embedded import BANK, CAT, eager, recorded
-from typer.testing import CliRunner
 
 from regard.cli.main import app
 from regard.recording.compare import aligned, compare

@@ -111,7 +111,7 @@ def test_masks_that_layers_share_are_stored_once(tmp_path):
 def test_it_is_read_in_another_process_without_a_framework(saved):
     code = f"""
 import sys
-sys.modules.update(dict.fromkeys(["torch", "transformers", "tokenizers", "rich", "typer"]))
+sys.modules.update(dict.fromkeys(["torch", "transformers", "tokenizers", "rich", "click"]))
 import regard
 seen = regard.load({str(saved)!r})
 link = next(x for x in seen.reads("it") if seen.tokens[0][x["key"]] == "cat")

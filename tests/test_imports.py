@@ -5,7 +5,7 @@ import sys
 
 FRAMEWORKS = {"torch", "tensorflow", "jax", "keras", "onnx", "transformers", "tokenizers"}
 # Installed with regard, but needed only once something is drawn, saved or typed.
-LATER = {"rich", "typer", "click", "safetensors", "matplotlib", "starlette", "uvicorn"}
+LATER = {"rich", "click", "safetensors", "matplotlib", "starlette", "uvicorn"}
 
 
 def fresh(code: str) -> str:

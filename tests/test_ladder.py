@@ -51,7 +51,7 @@ LOADED = {
     },
     "views": BASE | {"rich"},
     "asking": BASE | {"rich"},
-    "cli": BASE | {"rich", "typer", "click"},
+    "cli": BASE | {"rich", "click"},
 }
 
 FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))

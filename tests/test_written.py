@@ -1,8 +1,8 @@
 """What the command writes beside what it prints: a page, figures; and what it refuses."""
 
 import pytest
+from click.testing import CliRunner
 from embedded import CAT
-from typer.testing import CliRunner
 
 from regard.cli.main import app
 

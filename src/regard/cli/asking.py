@@ -1,11 +1,12 @@
 """`regard ask`: the sentences of files that a question attends to."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from regard.cli.manners import print_json, quiet, refusing, stop, working
+from regard.cli.options import FILE
 
 EXAMPLES = """
 Examples:
@@ -18,46 +19,52 @@ Examples:
 """
 
 
+@click.command(epilog=EXAMPLES)
+@click.argument("question", metavar="QUESTION")
+@click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILES...")
+@click.option(
+    "--scale", default=20.0, metavar="X", help="What cosines are multiplied by; see --explain."
+)
+@click.option(
+    "--top", type=click.IntRange(min=1), default=5, metavar="N", help="How many sentences."
+)
+@click.option(
+    "--language", default="en", metavar="CODE", help="Of the files: decides where sentences end."
+)
+@click.option(
+    "--index",
+    type=FILE,
+    metavar="FILE",
+    help="Keep what was read; files that have not changed are not read again.",
+)
+@click.option(
+    "--npy", type=FILE, metavar="FILE", help="Also write the combined vector, as NumPy does."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object, with the combined vector."
+)
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Also show what other scales would give, and where the model's last layer reads "
+    "(recorded; takes some seconds more).",
+)
 def ask(
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know.")],
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILES", help="Text or Markdown (.md); - is standard input."),
-    ],
-    scale: Annotated[
-        float, typer.Option(metavar="X", help="What cosines are multiplied by; see --explain.")
-    ] = 20.0,
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="How many sentences.")] = 5,
-    language: Annotated[
-        str, typer.Option(metavar="CODE", help="Of the files: decides where sentences end.")
-    ] = "en",
-    index: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Keep what was read; files that have not changed are not read again.",
-        ),
-    ] = None,
-    npy: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also write the combined vector, as NumPy does."),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, with the combined vector.")
-    ] = False,
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain",
-            help="Also show what other scales would give, and where the model's last layer reads "
-            "(recorded; takes some seconds more).",
-        ),
-    ] = False,
+    question: str,
+    files: Sequence[Path],
+    scale: float,
+    top: int,
+    language: str,
+    index: Path | None,
+    npy: Path | None,
+    as_json: bool,
+    explain: bool,
 ) -> None:
     """Find the sentences of files that a question attends to.
 
-    The question is the query; sentences are keys and values. Each sentence is shown with its share
-    of the attention, its place, what stands around it, and the words that the match rests on.
+    FILES are text or Markdown (.md); - is standard input. The question is the query; sentences
+    are keys and values. Each sentence is shown with its share of the attention, its place, what
+    stands around it, and the words that the match rests on.
     """
     for name, path in (("--index", index), ("--npy", npy)):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
@@ -77,7 +84,7 @@ def ask(
 
             with npy.open("wb") as file:  # np.save would add an ending to the name
                 np.save(file, answer.vector)
-            typer.echo(f"wrote {npy} ({answer.vector.shape[0]} numbers)", err=True)
+            click.echo(f"wrote {npy} ({answer.vector.shape[0]} numbers)", err=True)
     if as_json:
         print_json(answer.as_json())
     else:

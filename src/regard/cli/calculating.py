@@ -1,9 +1,8 @@
 """`regard steps`: the calculation of attention with numbers that a person types."""
 
 import sys
-from typing import Annotated
 
-import typer
+import click
 
 from regard.cli.manners import refusing, stop
 
@@ -15,21 +14,17 @@ Example:
 """
 
 
-def steps(
-    query: Annotated[
-        str | None, typer.Option(metavar="ROWS", help="Numbers; a semicolon begins a new row.")
-    ] = None,
-    keys: Annotated[
-        str | None, typer.Option(metavar="ROWS", help="Rows as wide as the query's.")
-    ] = None,
-    values: Annotated[
-        str | None, typer.Option(metavar="ROWS", help="As many rows as there are keys.")
-    ] = None,
-    scale: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="What scores are multiplied by; 1/√width unless given."),
-    ] = None,
-) -> None:
+@click.command(epilog=EXAMPLES)
+@click.option("--query", metavar="ROWS", help="Numbers; a semicolon begins a new row.")
+@click.option("--keys", metavar="ROWS", help="Rows as wide as the query's.")
+@click.option("--values", metavar="ROWS", help="As many rows as there are keys.")
+@click.option(
+    "--scale",
+    type=float,
+    metavar="X",
+    help="What scores are multiplied by; 1/√width unless given.",
+)
+def steps(query: str | None, keys: str | None, values: str | None, scale: float | None) -> None:
     """Show the calculation of attention with numbers of your own.
 
     Without numbers: one query, three keys and their values, scale 1.
@@ -48,7 +43,7 @@ def steps(
     with refusing(ValueError, TypeError):
         calculation = calculate(*rows, scale=scale)
     texts = (calculation.text(query) for query in range(len(rows[0])))
-    typer.echo(spell("\n\n".join(texts), sys.stdout.encoding))
+    click.echo(spell("\n\n".join(texts), sys.stdout.encoding))
 
 
 def matrix(name: str, text: str) -> list[list[float]]:

@@ -1,36 +1,38 @@
 """What the command can write beside what it prints: a page, and figures."""
 
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Literal, get_args
 
-import typer
+import click
 
 from regard.cli.manners import refusing, stop
+from regard.cli.options import FILE, together
 
 if TYPE_CHECKING:
     from regard.recording.recording import Recording
 
+Kind = Literal["words", "matrix", "heads", "lines", "calculation"]
+By = Literal["lift", "weight"]
 
-class Kind(StrEnum):
-    """What a figure shows."""
-
-    words = "words"
-    matrix = "matrix"
-    heads = "heads"
-    lines = "lines"
-    calculation = "calculation"
-
-
-Html = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Also write a page for any browser; it needs no network."),
-]
-Png = Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw a figure.")]
-Svg = Annotated[Path | None, typer.Option(metavar="FILE", help="The same as SVG, in vectors.")]
-Pdf = Annotated[Path | None, typer.Option(metavar="FILE", help="The same as PDF, with its fonts.")]
-Drawn = Annotated[Kind, typer.Option("--kind", help="What the figure shows.", show_choices=True)]
+page = click.option(
+    "--html",
+    type=FILE,
+    metavar="FILE",
+    help="Also write a page for any browser; it needs no network.",
+)
+drawing = together(
+    page,
+    click.option("--png", type=FILE, metavar="FILE", help="Also draw a figure."),
+    click.option("--svg", type=FILE, metavar="FILE", help="The same as SVG, in vectors."),
+    click.option("--pdf", type=FILE, metavar="FILE", help="The same as PDF, with its fonts."),
+    click.option(
+        "--kind",
+        type=click.Choice(get_args(Kind)),
+        default="words",
+        help="What the figure shows.",
+    ),
+)
 
 
 def expect_folders(files: dict[str, Path | None]) -> None:
@@ -49,7 +51,7 @@ def write(
     seen: "Recording",
     source: str | None,
     target: str | None,
-    by: Any,
+    by: By,
     layer: int | None,
     head: int | None,
     top: int | None,
@@ -60,14 +62,13 @@ def write(
     with refusing(OSError, ValueError):
         if (page := files["--html"]) is not None:
             seen.to_html(page, source, target)
-            typer.echo(f"wrote {page} ({page.stat().st_size / 1e6:.1f} MB)", err=True)
+            click.echo(f"wrote {page} ({page.stat().st_size / 1e6:.1f} MB)", err=True)
         for name in ("--png", "--svg", "--pdf"):
             if (path := files[name]) is not None:
                 from regard.views.figure import save, to_figure
 
                 figure = to_figure(
-                    seen, source, target, kind=kind.value, layer=layer, head=head, by=by.value,
-                    top=top or 10,
-                )  # fmt: skip
+                    seen, source, target, kind=kind, layer=layer, head=head, by=by, top=top or 10
+                )
                 save(figure, path)
-                typer.echo(f"wrote {path}", err=True)
+                click.echo(f"wrote {path}", err=True)

@@ -6,17 +6,16 @@ Whatever takes long to import (PyTorch, transformers) is imported by the one com
 import io
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-import typer
-from typer.core import TyperGroup
+import click
 
 from regard.cli import asking, calculating
-from regard.cli.files import Drawn, Html, Kind, Pdf, Png, Svg, expect_folders, write
+from regard.cli.files import By, Kind, drawing, expect_folders, page, write
 from regard.cli.manners import print_json, quiet, refusing, stop, working
+from regard.cli.options import FILE, as_json, together
 
 if TYPE_CHECKING:
     from regard.recording.recording import Recording
@@ -53,56 +52,51 @@ Examples:
 """
 
 
-class By(StrEnum):
-    """What links are ranked by."""
-
-    lift = "lift"
-    weight = "weight"
-
-
-Text = Annotated[
-    str, typer.Argument(metavar="TEXT", help="The text, or - to read it from standard input.")
-]
-From = Annotated[
-    str | None,
-    typer.Option("--from", metavar="WORD", help="The word that reads; it:2 is the second 'it'."),
-]
-To = Annotated[str | None, typer.Option("--to", metavar="WORD", help="The word that is read.")]
-RankedBy = Annotated[
-    By,
-    typer.Option(
-        help="Rank by lift (the weight beyond what the others give) or by the bare weight.",
-        show_choices=True,
-    ),
-]
-Layer = Annotated[int | None, typer.Option(min=0, metavar="N", help="One layer, counted from 0.")]
-Head = Annotated[int | None, typer.Option(min=0, metavar="N", help="One head, counted from 0.")]
-Top = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="How many lines at the most; 10 unless given."),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        metavar="M",
-        help="A folder, a GGUF file or a Hugging Face name. Without it: the embedded "
-        "all-MiniLM-L6-v2, which needs no network.",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, with every head.")]
-Matrix = Annotated[
-    bool, typer.Option("--matrix", help="Show one head as a whole: which words read which.")
-]
-Save = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Also save the recording; 'regard open FILE' shows it."),
-]
+text = click.argument("text", metavar="TEXT")
+source = click.option(
+    "--from", "source", metavar="WORD", help="The word that reads; it:2 is the second 'it'."
+)
+to = click.option("--to", metavar="WORD", help="The word that is read.")
+by = click.option(
+    "--by",
+    type=click.Choice(get_args(By)),
+    default="lift",
+    help="Rank by lift (the weight beyond what the others give) or by the bare weight.",
+)
+layer = click.option(
+    "--layer", type=click.IntRange(min=0), metavar="N", help="One layer, counted from 0."
+)
+head = click.option(
+    "--head", type=click.IntRange(min=0), metavar="N", help="One head, counted from 0."
+)
+top = click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many lines at the most; 10 unless given.",
+)
+matrix = click.option(
+    "--matrix", is_flag=True, help="Show one head as a whole: which words read which."
+)
+links = together(source, to, by, layer, head, top, matrix)
+model = click.option(
+    "--model",
+    metavar="M",
+    help="A folder, a GGUF file or a Hugging Face name. Without it: the embedded "
+    "all-MiniLM-L6-v2, which needs no network.",
+)
+save = click.option(
+    "--save",
+    type=FILE,
+    metavar="FILE",
+    help="Also save the recording; 'regard open FILE' shows it.",
+)
 
 
-class Commands(TyperGroup):
+class Commands(click.Group):
     """A first argument that is a command's name is the command; anything else is text."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put `look` before a text."""
         if not args:
             args = ["--help"]
@@ -110,15 +104,17 @@ class Commands(TyperGroup):
             args = ["look", *args]
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; when it is interrupted, end as shells expect."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("Aborted.", err=True)
+            raise click.exceptions.Exit(130) from None
 
-app = typer.Typer(
-    cls=Commands,
-    add_completion=False,
-    subcommand_metavar="TEXT | COMMAND [ARGUMENTS]",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which a reader meets them, not of the alphabet."""
+        return list(self.commands)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -129,10 +125,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     app(arguments, prog_name="regard")
 
 
-@app.callback(invoke_without_command=True, epilog=EXAMPLES)
-def regard(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
+@click.group(
+    cls=Commands,
+    epilog=EXAMPLES,
+    invoke_without_command=True,
+    subcommand_metavar="TEXT | COMMAND [ARGUMENTS]",
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
+@click.option("--version", is_flag=True, help="Print the version.")
+def app(version: bool) -> None:
     """See what any transformer attends to.
 
     A first argument that is no command is text: 'regard TEXT' means 'regard look TEXT'.
@@ -142,36 +143,38 @@ def regard(
         from importlib.metadata import version as installed
 
         try:
-            typer.echo(f"regard {installed('regard')}")
+            click.echo(f"regard {installed('regard')}")
         except PackageNotFoundError:
-            typer.echo("regard, from its sources")
-        raise typer.Exit
+            click.echo("regard, from its sources")
+        raise click.exceptions.Exit
 
 
 @app.command(epilog=EXAMPLES)
+@together(text, links, model, as_json, save, drawing)
 def look(
-    text: Text,
-    source: From = None,
-    to: To = None,
-    by: RankedBy = By.lift,
-    layer: Layer = None,
-    head: Head = None,
-    top: Top = None,
-    matrix: Matrix = False,
-    model: Model = None,
-    as_json: Json = False,
-    save: Save = None,
-    html: Html = None,
-    png: Png = None,
-    svg: Svg = None,
-    pdf: Pdf = None,
-    kind: Drawn = Kind.words,
+    text: str,
+    source: str | None,
+    to: str | None,
+    by: By,
+    layer: int | None,
+    head: int | None,
+    top: int | None,
+    matrix: bool,
+    model: str | None,
+    as_json: bool,
+    save: Path | None,
+    html: Path | None,
+    png: Path | None,
+    svg: Path | None,
+    pdf: Path | None,
+    kind: Kind,
 ) -> None:
     """Show what the heads of a model read in a text.
 
     With --from, what a word reads; with --to, which words read it; with both, in which heads the
     one reads the other; with neither, the strongest links. Each weight is shown with what the
-    other words give, because some heads give the same weight whoever asks.
+    other words give, because some heads give the same weight whoever asks. A TEXT of - is read
+    from standard input.
     """
     files = {"--save": save, "--html": html, "--png": png, "--svg": svg, "--pdf": pdf}
     expect_folders(files)
@@ -179,29 +182,34 @@ def look(
     if save is not None:
         with refusing(OSError):
             seen.save(save)
-        typer.echo(f"saved {save} ({save.stat().st_size / 1e6:.1f} MB)", err=True)
+        click.echo(f"saved {save} ({save.stat().st_size / 1e6:.1f} MB)", err=True)
     show(seen, source, to, by, layer, head, top, matrix, as_json)
     write(seen, source, to, by, layer, head, top, kind, files)
 
 
 @app.command(name="open")
+@click.argument("file", type=FILE, metavar="FILE")
+@together(links, as_json, drawing)
 def open_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A recording, made by --save.")],
-    source: From = None,
-    to: To = None,
-    by: RankedBy = By.lift,
-    layer: Layer = None,
-    head: Head = None,
-    top: Top = None,
-    matrix: Matrix = False,
-    as_json: Json = False,
-    html: Html = None,
-    png: Png = None,
-    svg: Svg = None,
-    pdf: Pdf = None,
-    kind: Drawn = Kind.words,
+    file: Path,
+    source: str | None,
+    to: str | None,
+    by: By,
+    layer: int | None,
+    head: int | None,
+    top: int | None,
+    matrix: bool,
+    as_json: bool,
+    html: Path | None,
+    png: Path | None,
+    svg: Path | None,
+    pdf: Path | None,
+    kind: Kind,
 ) -> None:
-    """Show a saved recording; needs neither the model nor PyTorch."""
+    """Show a saved recording; needs neither the model nor PyTorch.
+
+    FILE was written by --save.
+    """
     from regard.recording.file import load
 
     with refusing(OSError, ValueError):
@@ -213,26 +221,27 @@ def open_(
 
 
 @app.command(epilog=COMPARE)
+@text
+@click.option(
+    "--swap",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="Put NEW for OLD in the second text; may be repeated.",
+)
+@click.option("--with", "other", metavar="TEXT", help="The second text, whole.")
+@click.option("--other-model", metavar="M", help="Run the second text in this model.")
+@together(source, to, top, model, as_json, page)
 def compare(
-    text: Text,
-    swap: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="OLD=NEW", help="Put NEW for OLD in the second text; may be repeated."
-        ),
-    ] = None,
-    other: Annotated[
-        str | None, typer.Option("--with", metavar="TEXT", help="The second text, whole.")
-    ] = None,
-    other_model: Annotated[
-        str | None, typer.Option(metavar="M", help="Run the second text in this model.")
-    ] = None,
-    source: From = None,
-    to: To = None,
-    top: Top = None,
-    model: Model = None,
-    as_json: Json = False,
-    html: Html = None,
+    text: str,
+    swap: Sequence[str],
+    other: str | None,
+    other_model: str | None,
+    source: str | None,
+    to: str | None,
+    top: int | None,
+    model: str | None,
+    as_json: bool,
+    html: Path | None,
 ) -> None:
     """Compare what heads read in two texts, or in two models.
 
@@ -245,7 +254,7 @@ def compare(
 
     expect_folders({"--html": html})
     first = words(text)
-    second = second_text(first, swap or [], other)
+    second = second_text(first, swap, other)
     if second == first and other_model is None:
         stop("nothing to compare: give --swap OLD=NEW, --with TEXT or --other-model M")
     before = run(first, model)
@@ -262,24 +271,25 @@ def compare(
 
         with refusing(OSError, ValueError):
             compared_to_html(found, html)
-        typer.echo(f"wrote {html} ({html.stat().st_size / 1e6:.1f} MB)", err=True)
+        click.echo(f"wrote {html} ({html.stat().st_size / 1e6:.1f} MB)", err=True)
 
 
 @app.command(epilog=HEADS)
+@text
+@click.option(
+    "--sort",
+    default="selectivity",
+    metavar="MEASURE",
+    help="selectivity, entropy, first, special, itself, previous, next, same_token, induction, "
+    "distance or heaviest.",
+)
+@layer
+@click.option(
+    "--top", type=click.IntRange(min=1), default=20, metavar="N", help="How many lines at the most."
+)
+@together(model, as_json)
 def heads(
-    text: Text,
-    sort: Annotated[
-        str,
-        typer.Option(
-            metavar="MEASURE",
-            help="selectivity, entropy, first, special, itself, previous, next, same_token, "
-            "induction, distance or heaviest.",
-        ),
-    ] = "selectivity",
-    layer: Layer = None,
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="How many lines at the most.")] = 20,
-    model: Model = None,
-    as_json: Json = False,
+    text: str, sort: str, layer: int | None, top: int, model: str | None, as_json: bool
 ) -> None:
     """Show what each head of a model does with a text: where to begin.
 
@@ -297,8 +307,8 @@ def heads(
             terminal.show(overview(seen, sort, layer=layer, top=top))
 
 
-app.command(epilog=asking.EXAMPLES)(asking.ask)
-app.command(epilog=calculating.EXAMPLES)(calculating.steps)
+app.add_command(asking.ask)
+app.add_command(calculating.steps)
 
 
 def words(text: str) -> str:
@@ -333,9 +343,15 @@ def show(
             print_json(answer.as_json(seen, source, target, top=top or 100))
             return
         views.show(
-            seen, source, target, kind="matrix" if matrix else "words", by=by.value, layer=layer,
-            head=head, top=top or 10,
-        )  # fmt: skip
+            seen,
+            source,
+            target,
+            kind="matrix" if matrix else "words",
+            by=by,
+            layer=layer,
+            head=head,
+            top=top or 10,
+        )
 
 
 def run(text: str, which: str | None) -> "Recording":

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-import typer
+import click
 
 
 @contextmanager
@@ -22,8 +22,8 @@ def refusing(*kinds: type[Exception]) -> Iterator[None]:
 
 def stop(message: str) -> NoReturn:
     """Say what is wrong and what to do, and end with exit code 2."""
-    typer.echo(f"regard: {message}", err=True)
-    raise typer.Exit(2)
+    click.echo(f"regard: {message}", err=True)
+    raise click.exceptions.Exit(2)
 
 
 @contextmanager
@@ -48,4 +48,4 @@ def quiet(here: bool) -> None:
 
 def print_json(said: object) -> None:
     """One line of JSON, in letters that any console has."""
-    typer.echo(json.dumps(said, ensure_ascii=sys.stdout.encoding.lower() != "utf-8"))
+    click.echo(json.dumps(said, ensure_ascii=sys.stdout.encoding.lower() != "utf-8"))
