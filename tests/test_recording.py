@@ -244,6 +244,23 @@ def test_with_our_kernel():
         model(**inputs)
 
 
+def test_with_our_kernel_attention_is_computed_once(monkeypatch):
+    model, calls, computed = tiny("BertModel"), [], watcher.compute
+
+    def counted(*args, **kwargs):
+        calls.append(computed(*args, **kwargs))
+        return calls[-1]
+
+    monkeypatch.setattr(watcher, "compute", counted)
+    with torch.no_grad(), record(model, engine="regard") as seen:
+        model(**padded("right"))
+    assert len(calls) == len(seen.layers) == 2
+    assert str(seen.check()) == "matches the model exactly"
+    for layer, (output, lse) in zip(seen.layers, calls, strict=True):
+        assert np.array_equal(layer.kept.lse, lse)
+        assert np.array_equal(layer.output, output)
+
+
 def test_a_run_is_one_call():
     model = tiny("BertModel")
     with torch.no_grad(), record(model) as seen:

@@ -75,13 +75,13 @@ def record(
     ...     model(**tokenizer("The cat sat.", return_tensors="pt"))
     >>> seen.reads("cat")  # doctest: +SKIP
     """
-    keras, kind, names = sys.modules.get("keras"), Watcher, {}
+    keras, kind, named = sys.modules.get("keras"), Watcher, []
     if keras is not None and isinstance(model, keras.layers.Layer):
         from regard.recording import keras_layers
 
         kind = keras_layers.KerasWatcher
     elif hasattr(model, "named_modules") and hasattr(model, "register_forward_pre_hook"):
-        names = {id(m): name.replace("_orig_mod.", "") for name, m in model.named_modules()}
+        named = [(name.replace("_orig_mod.", ""), m) for name, m in model.named_modules()]
     else:
         raise TypeError(
             f"model: expected a PyTorch or Keras model, received {type(model).__name__}"
@@ -92,7 +92,7 @@ def record(
     watcher = kind(
         model,
         recording,
-        names,
+        named,
         engine=engine,
         layers=None if layers is None else [int(n) for n in layers],
         heads=None if heads is None else [int(n) for n in heads],
@@ -105,7 +105,7 @@ def record(
         if kind is Watcher:
             from regard.recording import modules  # needs PyTorch
 
-            if any(_is_compiled(module) for module in model.modules()):
+            if any(map(_is_compiled, watcher.modules)):
                 from torch.compiler import set_stance  # a compiled graph would hide the attentions
 
                 stack.enter_context(set_stance("force_eager"))
@@ -154,7 +154,7 @@ def _float(dtype: DTypeLike | None) -> np.dtype[Any] | None:
 
 
 def _is_compiled(module: Any) -> bool:
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+    return "_orig_mod" in module._modules or module._compiled_call_impl is not None
 
 
 # ------------------------------------------------------------------ the one place to watch

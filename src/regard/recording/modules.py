@@ -36,7 +36,7 @@ _SCRIPT = "a TorchScript module runs where nothing can be seen"
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
     """Let the watcher see the model's own calls of attention, and PyTorch's attention modules."""
-    for module in watcher.model.modules():
+    for module in watcher.modules:
         if isinstance(module, torch.jit.ScriptModule):
             watcher.recording.unrecorded[watcher.names[id(module)]] = _SCRIPT
     hooks, handles = _Hooks(watcher), []
@@ -162,7 +162,7 @@ class _Hooks:
 
     def __init__(self, watcher: Watcher) -> None:
         self.watcher = watcher
-        self.modules = {id(m) for m in watcher.model.modules() if isinstance(m, _FUSED)}
+        self.modules = {id(m) for m in watcher.modules if isinstance(m, _FUSED)}
         self.attended: set[int] = set()  # attention modules that ran in the layer under way
 
     def opens(self, module: Any, args: Any) -> None:
@@ -265,7 +265,7 @@ def _recorded(
 def _decoders(watcher: Watcher) -> list[str]:
     """Names of PyTorch's decoders: what attends to itself in them is a decoder's."""
     kinds = (nn.TransformerDecoder, nn.TransformerDecoderLayer)
-    return [watcher.names[id(m)] for m in watcher.model.modules() if isinstance(m, kinds)]
+    return [watcher.names[id(m)] for m in watcher.modules if isinstance(m, kinds)]
 
 
 def _rest(layer: Any, source: Any, attended: Any) -> Any:

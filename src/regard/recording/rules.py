@@ -5,6 +5,7 @@ its own way: `sdpa` is causal where no mask is given, `eager` never is, the flas
 mask of keys. A dense mask is kept as numbers where it is made of key ranges, as nearly all are.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,9 +23,11 @@ class NotRecordableError(Exception):
 
 def array(tensor: Any) -> Array:
     """A torch tensor as a NumPy array, cut from its gradient; no copy where it is on the CPU."""
-    tensor = tensor.detach().cpu().resolve_neg()
-    if str(tensor.dtype) == "torch.bfloat16":
-        bits: Array = tensor.view(__import__("torch").int16).numpy()
+    if tensor.requires_grad or not tensor.is_cpu or tensor.is_neg():
+        tensor = tensor.detach().cpu().resolve_neg()
+    torch = sys.modules["torch"]
+    if tensor.dtype is torch.bfloat16:
+        bits: Array = tensor.view(torch.int16).numpy()
         return bits.view(ml_dtypes.bfloat16)
     found: Array = tensor.numpy()
     return found
@@ -42,10 +45,9 @@ def tensor(output: Array, query: Any, given: dict[str, Any]) -> Any:
         raise EngineError("engine='regard' has no dropout: call model.eval()")
     if torch.is_grad_enabled() and query.requires_grad:
         raise EngineError("engine='regard' has no gradients: call the model in torch.no_grad()")
-    rows = np.ascontiguousarray(output)
-    if rows.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(rows.view(np.int16)).view(torch.bfloat16).to(query.device)
-    return torch.from_numpy(rows).to(query.device)
+    if output.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(output.view(np.int16)).view(torch.bfloat16).to(query.device)
+    return torch.from_numpy(output).to(query.device)
 
 
 def translate(

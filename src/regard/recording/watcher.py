@@ -44,7 +44,7 @@ class Watcher:
         self,
         model: Any,
         recording: Recording,
-        names: dict[int, str],
+        named: Sequence[tuple[str, Any]],
         *,
         engine: str,
         layers: Sequence[int] | None,
@@ -56,7 +56,8 @@ class Watcher:
         self.model, self.recording, self.engine = model, recording, engine
         self.layers, self.heads, self.tokens = layers, heads, tokens
         self.dtype, self.budget = dtype, Budget(limit)
-        self.names = names
+        self.modules = [module for _, module in named]
+        self.names = {id(module): name for name, module in named}
         self.inside = 0  # depth of attention functions that are under way
         self.interface = bool(getattr(model, "_supports_attention_backend", False))
         self.around: Callable[[], Any] = nullcontext  # entered around each outermost forward
@@ -76,20 +77,22 @@ class Watcher:
     # ------------------------------------------------------------------ hooks
 
     def __enter__(self) -> "Watcher":
-        whole = [] if self.bare else [self.model]
-        for module in self.model.modules():
-            config = getattr(module, "config", None)
-            if hasattr(module, "get_input_embeddings") and module is not self.model:
+        whole, configs = [] if self.bare else [self.model], {}
+        for module in self.modules:
+            config = vars(module).get("config")
+            configs[id(config)] = config
+            if hasattr(type(module), "get_input_embeddings") and module is not self.model:
                 whole.append(module)
-            self._crossing |= any(
-                getattr(config, name, False)
-                for name in ("is_encoder_decoder", "add_cross_attention")
-            )
+        self._crossing = any(
+            getattr(config, name, False)
+            for config in configs.values()
+            for name in ("is_encoder_decoder", "add_cross_attention")
+        )
         for module in whole:
             opens = module.register_forward_pre_hook(self.opens, with_kwargs=True)
             closes = module.register_forward_hook(self.closes, with_kwargs=True, always_call=True)
             self._handles += [opens, closes]
-        for module in self.model.modules() if self._crossing else ():
+        for module in self.modules if self._crossing else ():
             if module not in whole and set(_ELSEWHERE) & set(parameters(module.__class__)):
                 hook = module.register_forward_pre_hook(self._crosses, with_kwargs=True)
                 self._handles.append(hook)
@@ -209,7 +212,8 @@ class Watcher:
         try:
             kept = self.kept(module, name, operands, meaning(), given)
             if self.engine == "regard":
-                computed = compute(check(kept.query, kept.key, kept.value, **kept.options), True)
+                call = check(kept.query, kept.key, kept.value, **kept.options)
+                computed = compute(call, True, by_row=True)
                 result = ours(computed[0])
         except (NotRecordableError, *_OUR_REFUSALS) as error:
             self.recording.unrecorded[name] = str(error)
