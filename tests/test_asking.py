@@ -332,6 +332,24 @@ def test_an_index_is_used_again_until_the_text_changes(notes, tmp_path, monkeypa
     assert counted == [11]
 
 
+def test_a_kept_index_is_asked_without_what_takes_long_to_load(notes, tmp_path):
+    # What a first answer costs is what it loads; seconds belong to a bench.
+    index = tmp_path / "notes.index"
+    regard.ask(QUESTION, notes, index=index)
+    code = "import sys; from regard.cli.main import app\n"
+    code += "app(sys.argv[1:], standalone_mode=False)\nprint('loaded', *sys.modules)\n"
+    given = [sys.executable, "-c", code, "ask", QUESTION, notes, "--index", index]
+
+    def loaded_by(*more):
+        done = subprocess.run([*given, *more], capture_output=True, text=True, check=True)
+        return set(done.stdout.rpartition("loaded ")[2].split())
+
+    never = {"torch", "transformers", "huggingface_hub", "typer", "pydantic", "matplotlib"}
+    never |= {"numpy.ma", "rich.progress", "sentencex", "markdown_it", "regard.recording.capture"}
+    assert not loaded_by() & never
+    assert not loaded_by("--json") & (never | {"rich", "regard.views"})
+
+
 def test_an_index_holds_one_block_of_vectors_in_memory(tmp_path):
     path, blocks, many = tmp_path / "x.index", 20, 2048
     parts = [Sentence(f"{n}.", n) for n in range(blocks * many)]

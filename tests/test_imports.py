@@ -42,5 +42,21 @@ def test_import_loads_little_beside_numpy():
     assert len(others) < 40, others
 
 
+def test_what_records_and_asks_is_loaded_when_it_is_named():
+    kept = "[name for name in ('regard.recording', 'regard.asking') if name in sys.modules]"
+    code = f"import sys, regard; regard.attention; print({kept}); regard.load; print({kept}); "
+    assert fresh(code + f"regard.ask; print({kept})").splitlines() == [
+        "[]",
+        "['regard.recording']",
+        "['regard.recording', 'regard.asking']",
+    ]
+
+
+def test_a_name_that_is_not_there():
+    assert "has no attribute 'recrod'" in fresh(
+        "import regard\ntry: regard.recrod\nexcept AttributeError as error: print(error)"
+    )
+
+
 def test_dir_names_what_is_public():
     assert fresh("import regard; print(set(regard.__all__) <= set(dir(regard)))").strip() == "True"

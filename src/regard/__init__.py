@@ -1,16 +1,21 @@
 """See what any transformer attends to: exactly, at any length, at full speed."""
 
-from regard.asking.ask import ask
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from regard.core.attention import attention, merge
 from regard.core.look import Look, look
 from regard.core.proof import Check
 from regard.core.steps import Steps, combine, scores, softmax, steps
 from regard.core.summaries import Top
 from regard.core.threads import threads
-from regard.recording.capture import record
-from regard.recording.file import load
-from regard.recording.recording import Recording
-from regard.recording.words import Word
+
+if TYPE_CHECKING:
+    from regard.asking.ask import ask
+    from regard.recording.capture import record
+    from regard.recording.file import load
+    from regard.recording.recording import Recording
+    from regard.recording.words import Word
 
 __all__ = [
     "Check",
@@ -31,3 +36,23 @@ __all__ = [
     "steps",
     "threads",
 ]
+
+# Loaded when they are named: attention needs none of them, nor does one of them need all others.
+_LATER = {
+    "Recording": "regard.recording.recording",
+    "Word": "regard.recording.words",
+    "ask": "regard.asking.ask",
+    "load": "regard.recording.file",
+    "record": "regard.recording.capture",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    globals()[name] = found = getattr(import_module(_LATER[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_LATER]
