@@ -12,7 +12,8 @@ from PIL import Image
 
 GALLERY = Path(__file__).parent.parent / "docs" / "gallery"
 FIGURES = ("words", "words-dark", "heads", "matrix", "lines", "calculation")
-PAGES = ("page", "page-dark", "page-narrow", "compare")
+IMAGES = ("image", "image-dark")
+PAGES = ("page", "page-dark", "page-narrow", "compare", "page-image")
 
 
 def small(path):
@@ -48,6 +49,10 @@ def compare(folder, names):
 
 def test_figures(drawn):
     compare(drawn("figures"), FIGURES)
+
+
+def test_images(drawn):
+    compare(drawn("image"), IMAGES)
 
 
 def test_pages(drawn):

@@ -82,6 +82,8 @@ class Source:
     never: dict[str, Array] = field(default_factory=dict)  # tokens that are not ranked
     measures: Array | None = None  # rows of `Recording.heads()`
     notes: list[str] = field(default_factory=list)
+    grids: dict[str, tuple[int, int]] = field(default_factory=dict)  # of texts that are images
+    picture: str = ""  # what lies beneath their patches, as an address
 
 
 def carry(source: Source, budget: int, best: Sequence[tuple[int, int]]) -> tuple[Any, Arrays]:
@@ -112,7 +114,7 @@ def carry(source: Source, budget: int, best: Sequence[tuple[int, int]]) -> tuple
         "model": visible(source.model),
         "described": source.described,
         "check": {"line": str(source.check), "verified": source.check.verified},
-        "texts": {name: _text(text, source.never.get(name)) for name, text in source.texts.items()},
+        "texts": {name: _text(name, source) for name in source.texts},
         "layers": [_layer(shown, source, arrays) for shown in layers],
         "measures": _measures(source.measures),
         "notes": notes,
@@ -231,9 +233,10 @@ def _some(shown: Shown, *groups: int) -> Shown:
 # ------------------------------------------------------------------------------------- the header
 
 
-def _text(text: Text, never: Array | None) -> dict[str, Any]:
-    """The tokens of a text, and which of them make a word."""
-    unranked = text.special if never is None else never
+def _text(name: str, source: Source) -> dict[str, Any]:
+    """The tokens of a text, which of them make a word, and which are the patches of an image."""
+    text, grid = source.texts[name], source.grids.get(name)
+    unranked = source.never.get(name, text.special)
     return {
         "tokens": [visible(token) for token in text.tokens],
         "labels": [
@@ -245,6 +248,8 @@ def _text(text: Text, never: Array | None) -> dict[str, Any]:
             {"label": visible(w.text), "positions": list(w.positions), "spaced": w.spaced}
             for w in words(text)
         ],
+        "grid": grid,
+        "picture": source.picture if grid else "",
     }
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from regard.core.arguments import Array
 from regard.core.look import Look
 from regard.recording.recording import By
+from regard.views import patches
 from regard.views.chosen import Link
 from regard.views.labels import short
 from regard.views.palette import ink, shade, tone
@@ -23,7 +24,12 @@ FAINT = 0.04  # shades below this only make a text restless
 def _words(sheet: Sheet, shown: Scene, link: Link, by: By) -> None:
     """The finding, the text, and the list."""
     _finding(sheet, shown)
-    _chips(sheet, shown.words)
+    if shown.grid:
+        before, rows = patches.apart(shown.words, shown.grid)
+        _chips(sheet, before)
+        patches.on_sheet(sheet, rows, shown.picture)
+    else:
+        _chips(sheet, shown.words)
     if shown.rows:
         _list(sheet, shown)
 
@@ -42,6 +48,8 @@ def _finding(sheet: Sheet, shown: Scene) -> None:
 
 
 def _chips(sheet: Sheet, words: Sequence[Spot]) -> None:
+    if not words:
+        return
     size, high = 11.0, 19.0
     x, y = MARGIN, sheet.y
     for spot in words:

@@ -1,5 +1,6 @@
 """Figures for a paper: the same findings as vectors, drawn with matplotlib."""
 
+from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,6 +11,7 @@ from regard.views.chosen import Link
 from regard.views.drawings import DRAWINGS
 from regard.views.looking import look_scene
 from regard.views.palette import INKS, Ground
+from regard.views.patches import picture
 from regard.views.scene import Scene, scene
 from regard.views.sheet import Sheet
 
@@ -30,6 +32,7 @@ def to_figure(
     by: By = "lift",
     top: int = 10,
     ground: Ground = "light",
+    image: Any = None,
 ) -> "Figure":
     """Draw a figure, in vectors.
 
@@ -44,6 +47,8 @@ def to_figure(
         by: rank and shade by "lift" or by the bare "weight".
         top: lines of the list, at the most.
         ground: "light" or "dark".
+        image: what an image model saw, drawn pale and grey beneath its patches: (height, width, 3),
+            bytes or floats from 0 to 1, or an image of Pillow; cropped as the model saw it.
 
     Returns:
         A matplotlib `Figure`; `save` writes it with its fonts.
@@ -51,7 +56,7 @@ def to_figure(
     Raises:
         ModuleNotFoundError: matplotlib is missing.
         KeyError: no such word.
-        ValueError: no such kind, layer or head.
+        ValueError: no such kind, layer or head; an image without a grid of patches.
 
     >>> seen.to_figure("it", kind="heads").savefig("heads.pdf")  # doctest: +SKIP
     """
@@ -60,11 +65,16 @@ def to_figure(
     if ground not in ("light", "dark"):
         raise ValueError(f"ground: expected 'light' or 'dark', received {ground!r}")
     shown: Scene
+    seen_image = None if image is None else picture(image)
     if isinstance(seen, Look):
         shown = look_scene(seen, None if source is None else int(source), head=head, by=by, top=top)  # type: ignore[arg-type]
     else:
         words = [None if word is None else word for word in (source, target)]
         shown = scene(seen, *words, by=by, layer=layer, head=head, top=top)  # type: ignore[arg-type]
+    if seen_image is not None:
+        if not shown.grid:
+            raise ValueError("image: what was recorded has no grid of patches to lay it under")
+        shown = replace(shown, picture=seen_image)
     sheet = Sheet(INKS[ground], ground)
     DRAWINGS[kind](sheet, shown, Link(seen, shown, source, target, layer, head), by)
     return sheet.done(shown)

@@ -31,14 +31,15 @@ from regard.views.labels import visible
 from regard.views.opening import opening
 from regard.views.overview import MEASURES
 from regard.views.palette import INKS, ink, shade
+from regard.views.patches import as_address, picture
 from regard.views.scene import HONEST, described
 
 BUDGET = 24_000_000  # bytes
 FILES = Path(__file__).parent / "page"
 # Each file after those that it leans on.
 SCRIPTS = (
-    "data", "attention", "say", "groups", "palette", "state", "dom", "compare", "words", "ranking",
-    "heads", "calculation", "lines", "save", "controls", "plane", "matrix", "main",
+    "data", "attention", "say", "groups", "palette", "state", "dom", "compare", "patches", "words",
+    "ranking", "heads", "calculation", "lines", "save", "controls", "plane", "matrix", "main",
 )  # fmt: skip
 MEASURED = {name: meaning for name, (_, meaning) in MEASURES.items()}
 MOVED = {"moved": "half the sum of the differences of a row's weights, in the two recordings"}
@@ -55,6 +56,7 @@ def to_html(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     budget: int = BUDGET,
+    image: Any = None,
 ) -> str | Path:
     """Write a page about one text, or one batch item of a look.
 
@@ -68,16 +70,20 @@ def to_html(
         heads: carry only these heads of each layer.
         budget: bytes that the page may take. What is too large is carried as float16, and then
             with fewer heads; the page says so.
+        image: what an image model saw, drawn pale and grey beneath its patches: (height, width, 3),
+            bytes or floats from 0 to 1, or an image of Pillow; cropped as the model saw it.
 
     Returns:
         The path, or the page.
 
     Raises:
         KeyError: no such word, or several.
-        ValueError: no such layer or head, or not even one head fits into the budget.
+        ValueError: no such layer or head; not even one head fits into the budget; an image without
+            a grid of patches.
 
     >>> seen.to_html("cat.html", "it")  # doctest: +SKIP
     """
+    shown = "" if image is None else as_address(picture(image))
     ends: list[Any] = [source, target]
     if isinstance(seen, Look):
         carried = _of_look(seen, item)
@@ -85,10 +91,12 @@ def to_html(
         ends = [seen[w] if isinstance(w, str) else w for w in ends]
         item = next((word.item for word in ends if isinstance(word, Word)), item)
         carried = _of_recording(seen, item)
-    carried = _only(carried, layers, heads)
+    if shown and not carried.grids:
+        raise ValueError("image: what was recorded has no grid of patches to lay it under")
+    carried = replace(_only(carried, layers, heads), picture=shown)
     places = _places(seen, item, ends)
     start, best = opening(carried, *places)
-    header, arrays = carry(carried, _room(budget), best)
+    header, arrays = carry(carried, _room(budget) - len(shown), best)
     return _written(document(header | {"open": start}, arrays.lines), path)
 
 
@@ -162,9 +170,11 @@ def _of_both(compared: Compared) -> Source:
     """Two recordings as two kinds of attention, `before` and `after`."""
     sides = [_of_recording(one, 0) for one in (compared.before, compared.after)]
     layers: list[Shown] = []
-    texts, never = {}, {}
+    texts, never, grids = {}, {}, {}
     for name, source, one in zip(("before", "after"), sides, compared[:2], strict=True):
         main = one.run.main
+        if main in source.grids:
+            grids[name] = source.grids[main]
         texts[name], never[name] = source.texts[main], source.never[main]
         layers += [
             replace(shown, kind=name, rows=name, keys=name)
@@ -175,7 +185,9 @@ def _of_both(compared: Compared) -> Source:
     worst = max(checks, key=lambda check: check.relative / check.bound)
     models = " · ".join(dict.fromkeys(source.described for source in sides))
     notes = list(dict.fromkeys(note for source in sides for note in source.notes))
-    return Source(sides[0].model, models, worst, layers, texts, never, sides[0].measures, notes)
+    return Source(
+        sides[0].model, models, worst, layers, texts, never, sides[0].measures, notes, grids
+    )
 
 
 def _of_recording(seen: Recording, item: int) -> Source:
@@ -206,7 +218,10 @@ def _of_recording(seen: Recording, item: int) -> Source:
     few = sum(int(np.prod(look.shape)) for look in one.layers) <= 2 * PAIRS
     main = np.repeat([x.kind == run.main for x in one.layers], [len(x.heads) for x in one.layers])
     measures = np.asarray(one.heads())[main] if few else None
-    return Source(seen.model, described(seen), seen.check(), layers, texts, never, measures, notes)
+    grids = {kind: tokens.grid for kind, tokens in run.tokens.items() if tokens.grid}
+    return Source(
+        seen.model, described(seen), seen.check(), layers, texts, never, measures, notes, grids
+    )
 
 
 def _of_look(look: Look, item: int) -> Source:

@@ -81,6 +81,8 @@ class Scene:
     scale: float  # the weight at the end of a bar
     check: Check
     notes: tuple[str, ...]
+    grid: tuple[int, int] | None = None  # the last words are patches, in so many rows and columns
+    picture: Array | None = None  # what lies beneath the patches, (height, width) bytes
 
 
 def scene(
@@ -119,12 +121,13 @@ def scene(
     if text.kind == "head" and found.source and len(listed):
         where = int(listed[0]["layer"]), int(listed[0]["head"])
         shaded = text.own(seen.reads(found.source, by, "word", *where))
+    spots = text.spots(shaded, by)
     left = len(ranked) - len(rows) if text.kind != "link" else 0
     return Scene(
         model=described(seen),
         title=text.title(listed),
         finding=_finding(listed),
-        words=_near(text.spots(shaded, by), listed),
+        words=tuple(spots) if text.grid else _near(spots, listed),
         heading=text.heading(by, layer, head),
         names={"head": ("", ""), "word": ("word", "at"), "link": ("link", "at")}[text.kind],
         rows=rows,
@@ -132,6 +135,7 @@ def scene(
         scale=scale_of(rows),
         check=seen.check(),
         notes=tuple(_notes(seen, text, text.links[~comparable], by)),
+        grid=text.grid,
     )
 
 
@@ -141,6 +145,7 @@ class _Text:
     def __init__(self, seen: Recording, found: Answer) -> None:
         one = seen.item(found.item)
         self.places = one.run.places[one.run.main]
+        self.grid = one.run.tokens[one.run.main].grid
         self.kind: Literal["word", "head", "link"] = "link"
         if found.source or found.target:
             self.kind = "head" if found.source and found.target else "word"

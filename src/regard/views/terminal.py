@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.core.proof import Check
+from regard.views import patches
 from regard.views.overview import Overview, measured
 from regard.views.palette import ink, shade, tone
 from regard.views.pen import MARGIN, Column, Pen, cut, fit, ground, table, wrapped
@@ -91,7 +92,7 @@ def _finding(scene: Scene, pen: Pen) -> Iterator[Text]:
         yield from wrapped(pen.quiet(scene.finding), pen)
     if scene.words:
         yield Text()
-        yield from sentence(scene.words, pen)
+        yield from text(scene, pen)
     if scene.rows:
         yield Text()
         yield from wrapped(pen.write(scene.heading, "bold"), pen)
@@ -161,6 +162,18 @@ def title(parts: Sequence[tuple[str, bool]], pen: Pen) -> Text:
         shown = f"“{cut(part, pen.width // 2)}”" if word else part
         line.append_text(pen.write(shown, f"bold {pen.inks.above}" if word else "bold"))
     return line
+
+
+def text(scene: Scene, pen: Pen) -> Iterator[Text]:
+    """The words: as a text, or as the patches of an image where there is room for them."""
+    if scene.grid:
+        before, rows = patches.apart(scene.words, scene.grid)
+        lines = patches.in_terminal(rows, pen)
+        if lines is not None:
+            yield from sentence(before, pen) if before else ()
+            yield from lines
+            return
+    yield from sentence(scene.words, pen)
 
 
 def sentence(words: Sequence[Spot], pen: Pen) -> Iterator[Text]:

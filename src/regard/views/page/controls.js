@@ -52,7 +52,7 @@ export function buildControls() {
       ["lift", "lift", "The weight beyond what the others give, on average or as far away"],
       ["weight", "weight", "The bare weight"],
       ["contribution", "× value", "Weight × the length of the value, before the output projection"]]),
-    choice("Unit", "unit", [["word", "words"], ["token", "tokens"]]),
+    ...(Object.values(page.texts).every((text) => text.grid) ? [] : [choice("Unit", "unit", [["word", "words"], ["token", "tokens"]])]),
     choice("Scale of the shades", "scale", [
       ["root", "soft", "Small values are drawn out: x to the power of 0.55, below zero of 0.8"],
       ["linear", "linear", "A shade is twice as strong for twice the value"],

@@ -12,6 +12,7 @@ const LINE = 24; // pixels a token
 const LEAST = 0.004; // fainter lines cannot be seen
 const BEYOND = 6; // tokens drawn beyond what is in sight
 const TOGETHER = 40; // longer texts have the two words of the link side by side
+const MANY = 200; // so many are laid out only where they are in sight
 const MOST = 900; // tokens that are laid out at once; of longer texts those around the pinned one
 
 let hovered = null; // { side, n }
@@ -128,7 +129,7 @@ function besideEachOther(left, right, now) {
 
 function column(units, side, width, now, top) {
   const pinned = side === "left" ? now.from : now.to;
-  const box = make("div", { class: `column ${side}`, style: { inlineSize: `${width}px`, blockSize: `${units.length * LINE}px`, insetBlockStart: `${top}px` }, role: "listbox" });
+  const box = make("div", { class: `column ${side}${units.length > MANY ? " long" : ""}`, style: { inlineSize: `${width}px`, blockSize: `${units.length * LINE}px`, insetBlockStart: `${top}px` }, role: "listbox" });
   box.setAttribute("aria-label", side === "left" ? "Tokens that read" : "Tokens that are read");
   units.forEach((unit, n) => {
     const own = unit.positions.some((p) => pinned.includes(p));

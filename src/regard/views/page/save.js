@@ -58,6 +58,10 @@ export function picture(section) {
       svg.append(makeSvg("image", { x: own.left - box.left, y: own.top - box.top, width: own.width, height: own.height, href: element.toDataURL() }));
       return;
     }
+    if (element instanceof HTMLImageElement) {
+      svg.append(makeSvg("image", { x: own.left - box.left, y: own.top - box.top, width: own.width, height: own.height, preserveAspectRatio: "none", opacity: style.opacity, href: element.src }));
+      return;
+    }
     if (element instanceof SVGSVGElement) {
       const copy = element.cloneNode(true);
       copy.setAttribute("x", own.left - box.left);

@@ -1,10 +1,12 @@
 // The text as text: a word is pinned, the others are shaded by how it reads them.
 
+import { page } from "./data.js";
 import { byId, make, nextByArrow, rove } from "./dom.js";
 import { chosenLink, isPreview, linksIn, pinning, preview, seen, state, update } from "./state.js";
 import { compare, counterpart, elsewhere } from "./compare.js";
 import { labelOf, unitsOf } from "./groups.js";
 import { FAINT, scaled, shade } from "./palette.js";
+import { laidOut, veiled } from "./patches.js";
 import { exact, percent, points, where } from "./say.js";
 
 const WHOLE = 24; // words of so many letters are not broken into lines
@@ -50,6 +52,7 @@ function bringIntoSight({ chips }) {
 
 function build(now) {
   blocks = [];
+  byId("words-title").textContent = page.texts[now.keyText].grid ? "The image" : "The text";
   const text = byId("text");
   text.replaceChildren();
   const names = compare ? ["before", "after"] : now.same ? [now.keyText] : [now.rowText, now.keyText];
@@ -57,9 +60,10 @@ function build(now) {
     const other = compare !== null && name !== now.kind;
     const units = unitsOf(name, now.unit);
     const pins = now.same ? !other : (name === now.rowText) === (now.direction === "reads");
-    const left = runsLeft(name), long = units.length > SHORT;
+    const { grid, picture } = page.texts[name];
+    const left = !grid && runsLeft(name), long = !grid && units.length > SHORT;
     const box = make("div", {
-      class: `text${long ? " long" : units.length < 32 ? " short" : ""}`, role: "listbox",
+      class: `text${grid ? " image" : long ? " long" : units.length < 32 ? " short" : ""}`, role: "listbox",
       dir: left ? "rtl" : "ltr", data: { text: name },
     });
     box.setAttribute("aria-multiselectable", "true");
@@ -68,7 +72,7 @@ function build(now) {
       const chip = make("span", { class: "word", role: "option", data: { n: unit.number } },
         make("bdi", {}, unit.short),
         unit.named ? make("small", {}, where(unit.positions)) : null,
-        long ? null : make("i", { class: "gauge" }, make("i", { class: "fill" }), make("i", { class: "tick" })));
+        long || grid ? null : make("i", { class: "gauge" }, make("i", { class: "fill" }), make("i", { class: "tick" })));
       if (unit.special) chip.classList.add("special");
       if (unit.short.length <= WHOLE) chip.classList.add("whole");
       if (!unit.spaced) chip.classList.add("joined", ...(now.unit === "token" ? ["piece"] : []));
@@ -76,7 +80,8 @@ function build(now) {
       if (!unit.spaced) box.append("\u2060");
       return chip;
     });
-    const block = { name, units, chips, pins, other, shades: now.same || !pins, left, long };
+    if (grid) laidOut(box, chips, grid, picture);
+    const block = { name, units, chips, pins, other, shades: now.same || !pins, left, long, gauged: !long && !grid, pictured: picture !== "" };
     blocks.push(block);
     listen(box, block);
     if (compare) text.append(make("h3", {}, name === "before" ? "before" : `after: ${compare.difference}`));
@@ -107,12 +112,12 @@ function paint(chip, now, block, names) {
   let value = own || barred || !one ? 0 : one[now.measure];
   if (now.measure === "contribution") value /= largest;
   value = Number.isFinite(value) ? scaled(value, now.scale) : 0;
-  colour(chip, Math.abs(value) < FAINT ? null : shade(value));
+  colour(chip, Math.abs(value) < FAINT ? null : block.pictured ? veiled(value) : shade(value));
   if (own || !one) {
     if (names) chip.setAttribute("aria-label", `${unit.short}, position ${where(unit.positions)}${own ? ", pinned" : ""}`);
     return;
   }
-  if (!block.long) gauge(chip.lastElementChild.children, one);
+  if (block.gauged) gauge(chip.lastElementChild.children, one);
   if (!names) return;
   chip.setAttribute("aria-label", barred
     ? `${unit.short}, position ${where(unit.positions)}, may not be read`
