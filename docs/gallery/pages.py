@@ -33,7 +33,7 @@ def draw(folder: Path) -> None:
             size = {"width": width, "height": 900}
             window = browser.new_page(viewport=size, color_scheme=scheme, device_scale_factor=scale)
             window.goto(file.as_uri())
-            window.wait_for_function("document.querySelector('#cells')?.width > 100")
+            window.locator("#cells").wait_for()
             window.wait_for_timeout(300)
             window.screenshot(path=folder / f"{name}.png", full_page=True)
         browser.close()
