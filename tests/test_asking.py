@@ -15,17 +15,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from embedded import loaded
 from safetensors.numpy import save_file
-from click.testing import CliRunner
 
 import regard
 from regard.asking import ask as asking
+from regard.asking.drawn import _spots, draw
 from regard.asking.encoder import Counts
 from regard.asking.index import Entry, Writer, opened
 from regard.asking.minilm import gelu
 from regard.asking.texts import Document, Sentence, documents, sentences
 from regard.cli.main import app
+from regard.views.terminal import written
 
 QUESTION = "What caused the company to lose money?"
 NOTES = """\
@@ -44,6 +46,11 @@ Next year's calendar has a picture of mountains on the cover.
 
 def command(*arguments, **options):
     return CliRunner().invoke(app, ["ask", *map(str, arguments)], **options)
+
+
+def plain(drawn):
+    """What was drawn, without colours."""
+    return re.sub(r"\x1b\[[\d;]*m", "", drawn)
 
 
 @pytest.fixture
@@ -129,6 +136,39 @@ def test_where_the_last_layer_reads_is_what_a_recording_shows():
     word = seen["company"]
     found = next(one for one in first.words if one.text == "company")
     assert found.others == pytest.approx(received[list(word.positions)].sum(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shade", "said", "shaded"),
+    [
+        ("match", "words whose tokens add to the cosine", [["company", "lost"], ["money", "went"]]),
+        ("attention", "words that the model's last layer reads", [[], ["recall"]]),
+    ],
+)
+def test_words_are_shaded_by_the_match_or_by_attention_and_it_is_said(shade, said, shaded):
+    answer = regard.ask(QUESTION, NOTES, top=2, shade=shade)
+    assert (answer.shade, answer.as_json()["shade"]) == (shade, shade)
+    assert (answer.recorded is not None) == (shade == "attention")
+    assert [[w.text for w in one.words if w.stands_out(shade)] for one in answer.found] == shaded
+    drawn = written(lambda pen: draw(answer, pen), 200, "truecolor")
+    pieces = re.findall(r"\x1b\[([\d;]*)m([^\x1b]*)", drawn)
+    grounds = [text.strip() for style, text in pieces if "48;2;" in style]
+    assert [word for text in grounds for word in text.split()] == [*itertools.chain(*shaded)]
+    drawn = plain(drawn)
+    assert f"Shaded: {said}" in drawn
+    assert "Why scale" not in drawn  # that is what explain adds
+    fractions = sum(word.fraction for word in answer.found[0].words)
+    assert 0.8 < fractions < 1  # all but the special tokens
+    word = answer.found[0].words[1]
+    assert word.even == pytest.approx(word.fraction * answer.found[0].cosine, abs=1e-6)
+
+
+def test_a_comma_is_drawn_with_its_word():
+    (found,) = regard.ask("Who was tall?", "He, of Gath, (whose) height was six cubits...").found
+    labels = [spot.label for spot in _spots(found.words, "match", 1.0)]
+    assert [label for label in labels if "," in label] == ["He,", "Gath,"]
+    assert labels[-1] == "cubits..."
+    assert "".join(labels) == "".join(word.text for word in found.words)
 
 
 # ------------------------------------------------------------------ the model
@@ -304,8 +344,22 @@ def test_refusals(error, message, given):
     for scale in (float("nan"), float("inf"), 1001):
         with pytest.raises(ValueError, match="scale: expected a number within"):
             regard.ask("Why?", "A b.", scale=scale)
+    with pytest.raises(ValueError, match="shade: expected 'match' or 'attention', received 'x'"):
+        regard.ask("Why?", "A b.", shade="x")
     with pytest.raises(ValueError, match="language: expected a code"):
         regard.ask("Why?", "A b.", language="English")
+
+
+@pytest.mark.parametrize("option", ["--shade=attention", "--explain"])
+def test_without_pytorch_recorded_attention_is_refused_before_any_work(notes, monkeypatch, option):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(asking, "documents", lambda texts: pytest.fail("work was done"))
+    done = command(QUESTION, notes, option)
+    assert done.exit_code == 2
+    assert "needs PyTorch" in done.stderr
+    assert "pip install 'regard[models]'" in done.stderr
+    with pytest.raises(ModuleNotFoundError, match="recording needs PyTorch"):
+        regard.ask(QUESTION, notes, shade="attention")
 
 
 # ------------------------------------------------------------------ index
@@ -407,7 +461,8 @@ def test_json_from_standard_input():
     assert {one["line"] for one in said["found"][:3]} == {2, 5, 8}
     assert len(said["vector"]) == 384
     assert said["found"][0]["file"] == "standard input"
-    assert set(said["found"][0]["words"][0]) >= {"share", "even", "read", "others"}
+    assert set(said["found"][0]["words"][0]) >= {"share", "even", "fraction", "read", "others"}
+    assert said["shade"] == "match"
 
 
 def test_hostile_text_is_not_obeyed():

@@ -1,10 +1,12 @@
 """What an answer holds: the sentences that a question attends to, and what they add up to."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from regard.core.arguments import Array
 from regard.core.proof import Check
+
+Shade = Literal["match", "attention"]
 
 HONEST = "Weights say which sentences are near the question, not that they answer it."
 
@@ -18,18 +20,32 @@ class Part:
         share: what its tokens add to the sentence's cosine with the question; over all tokens, the
             special ones too, it adds up to the cosine.
         even: what it would be if every token added the same.
+        fraction: of the sentence's tokens, the special ones too; what it would be read if all were
+            read alike.
         spaced: whether it is written apart from the word before.
-        read: with `explain`, the weight it gets in the model's last layer, mean of the heads, from
-            tokens in proportion to what they add to the match; else None.
-        others: with `explain`, the weight it gets there from all tokens alike, whoever asks.
+        read: where attention was recorded, the weight it gets in the model's last layer, mean of
+            the heads, from tokens in proportion to what they add to the match; else None.
+        others: likewise, the weight it gets there from all tokens alike, whoever asks.
     """
 
     text: str
     share: float
     even: float
+    fraction: float
     spaced: bool = True
     read: float | None = None
     others: float | None = None
+
+    def above(self, shade: Shade) -> float:
+        """How far it is above an even share, of the cosine or of the recorded weight."""
+        if shade == "match":
+            return self.share - self.even
+        return (self.read or 0.0) - self.fraction
+
+    def stands_out(self, shade: Shade) -> bool:
+        """Whether it is a third or more above an even share; punctuation never is a word."""
+        even = self.even if shade == "match" else self.fraction
+        return self.above(shade) >= abs(even) / 3 and any(map(str.isalnum, self.text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +91,9 @@ class Answer:
         model: whose vectors they are.
         check: the proof that the weights give the vector, block by block; the worst.
         notes: what was cut, or could not be read.
-        recorded: with `explain`, the proof of the attention that was recorded; else None.
+        shade: what words are shaded by: "match" or "attention".
+        explained: whether drawing it shows other scales too.
+        recorded: the proof of the attention that was recorded; else None.
 
     >>> answer = ask("Who lost?", "We lost. It rained.")  # doctest: +SKIP
     >>> answer.found[0].text  # doctest: +SKIP
@@ -91,6 +109,8 @@ class Answer:
     model: str
     check: Check
     notes: tuple[str, ...] = ()
+    shade: Shade = "match"
+    explained: bool = False
     recorded: Check | None = None
 
     @property
@@ -118,6 +138,7 @@ class Answer:
             "found": [asdict(one) for one in self.found],
             "vector": self.vector.tolist(),
             "check": str(self.check),
+            "shade": self.shade,
             "recorded": None if self.recorded is None else str(self.recorded),
             "notes": list(self.notes),
         }

@@ -5,16 +5,17 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
+from importlib.util import find_spec
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from regard.asking import matched
-from regard.asking.answer import HONEST, Answer, Found
+from regard.asking.answer import HONEST, Answer, Found, Shade
 from regard.asking.encoder import MOST, NAME, OVERLAP, Counts, Encoder
 from regard.asking.index import Entry, Writer, opened
-from regard.asking.texts import Sentence, documents, sentences
+from regard.asking.texts import INSTALL, Sentence, documents, sentences
 from regard.core.arguments import Array
 from regard.core.attention import merge
 from regard.core.look import look
@@ -34,6 +35,7 @@ def ask(
     top: int = 5,
     index: str | PathLike[str] | None = None,
     language: str = "en",
+    shade: Shade = "match",
     explain: bool = False,
 ) -> Answer:
     """Find the sentences of texts that a question attends to, with the embedded model.
@@ -51,8 +53,11 @@ def ask(
         top: how many sentences to give back.
         index: a file that keeps the vectors. Texts that have not changed are not encoded again.
         language: of the texts, as ISO 639-1; it decides where sentences end ("z. B." in "de").
-        explain: also record where the model's last layer reads in each sentence that was found.
-            Nothing else here needs PyTorch, which takes seconds to load.
+        shade: what the words of a sentence are shaded by: what they add to its match with the
+            question, exactly ("match"), or the weight that the model's last layer gives them
+            ("attention"), which is recorded.
+        explain: also record where the model's last layer reads in each sentence that was found,
+            and show what other scales give. Recording needs PyTorch, which takes seconds to load.
 
     Returns:
         The `Answer`: sentences, weights, places, words, and the combined vector (D,).
@@ -61,14 +66,17 @@ def ask(
         TypeError: an argument has the wrong type.
         ValueError: an argument makes no sense, a file is no text, or there is no sentence.
         FileNotFoundError: there is no such file.
-        ModuleNotFoundError: the `models` extra is not installed.
+        ModuleNotFoundError: the `models` extra is not installed, or not whole.
 
     >>> notes = "The company lost money. The canteen opens at noon. A supplier failed."
     >>> answer = ask("What caused the company to lose money?", notes)  # doctest: +SKIP
     >>> [one.text for one in answer.found[:2]]  # doctest: +SKIP
     ['The company lost money.', 'A supplier failed.']
     """
-    _check(question, top, scale, language)
+    _check(question, top, scale, language, shade)
+    record = explain or shade == "attention"
+    if record and not (find_spec("torch") and find_spec("transformers")):
+        raise ModuleNotFoundError(f"recording needs PyTorch and transformers: {INSTALL}")
     given = documents(texts)
     with nullcontext(dict[str, Entry]()) if index is None else opened(index, NAME) as known:
         digests = {document.name: document.digest(language) for document in given}
@@ -98,7 +106,7 @@ def ask(
         if writer is not None:
             for name in known.keys() - digests.keys():
                 _through(name, known[name], lambda _: None, writer)
-        found, recorded = _found(encoder, search, explain)
+        found, recorded = _found(encoder, search, record)
     if writer is not None:  # not before what it replaces is closed
         writer.finish()
     totals = {
@@ -107,11 +115,12 @@ def ask(
     }
     return Answer(
         question, float(scale), found, search.count, search.output, totals, NAME,
-        max(search.checks, key=lambda check: check.relative), (*notes, HONEST), recorded,
+        max(search.checks, key=lambda check: check.relative), (*notes, HONEST),
+        shade, explain, recorded,
     )  # fmt: skip
 
 
-def _check(question: Any, top: Any, scale: Any, language: Any) -> None:
+def _check(question: Any, top: Any, scale: Any, language: Any, shade: Any) -> None:
     if not isinstance(question, str) or not question.strip():
         raise ValueError(f"question: expected some words, received {question!r}")
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
@@ -123,6 +132,8 @@ def _check(question: Any, top: Any, scale: Any, language: Any) -> None:
         )
     if not isinstance(language, str) or not _LANGUAGE.fullmatch(language):
         raise ValueError(f"language: expected a code such as 'en' or 'de', received {language!r}")
+    if shade not in get_args(Shade):
+        raise ValueError(f"shade: expected 'match' or 'attention', received {shade!r}")
 
 
 @cache
@@ -275,9 +286,9 @@ class _Search:
 
 
 def _found(
-    encoder: Encoder, search: _Search, explain: bool
+    encoder: Encoder, search: _Search, record: bool
 ) -> tuple[tuple[Found, ...], Check | None]:
-    model = _in_pytorch() if explain else None
+    model = _in_pytorch() if record else None
     texts = [hit.parts()[hit.at].text for hit in search.hits]
     found, checks = [], []
     for hit, words in zip(search.hits, matched.parts(encoder, texts, search.query), strict=True):

@@ -1,19 +1,27 @@
 """An answer drawn with characters."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.text import Text
 
-from regard.asking.answer import Answer, Found
+from regard.asking.answer import Answer, Found, Part, Shade
 from regard.views import terminal
 from regard.views.labels import visible
 from regard.views.pen import MARGIN, Pen, cut, spell, wrapped
 from regard.views.scene import Spot, percent
 
 NAMED = 4  # words of a sentence that are named at the most
+LONGEST = 20  # letters of a word, to which what stands behind it may be added
 _TIED = "\N{NO-BREAK SPACE}"  # where a line must not be broken
 
-SHADED = "Shaded: the words whose tokens add more to the cosine than an even share. "
+SHADED = {
+    "match": "Shaded: words whose tokens add to the cosine a third more than an even share, or "
+    "beyond. ",
+    "attention": "Shaded: words that the model's last layer reads a third more than an even share, "
+    "or beyond. It reads each sentence before anybody asks, so that they are much the same "
+    "whatever is asked. ",
+}
 SUMS = (
     "Sums are exact: a sentence's vector is the mean of its tokens' last hidden states. “The rest” "
     "is the other words, punctuation and the model's two special tokens."
@@ -36,15 +44,15 @@ def draw(answer: Answer, pen: Pen) -> Iterator[Text]:
         f"{_tied(percent(many * answer.even))}",
         pen,
     )
-    most = max((w.share - w.even for one in answer.found for w in one.words), default=0.0)
+    most = max((w.above(answer.shade) for one in answer.found for w in one.words), default=0.0)
     for found in answer.found:
         yield Text()
         yield from _sentence(found, answer, max(most, 1e-9), pen)
     yield Text()
-    if answer.recorded is not None:
+    if answer.explained:
         yield from _scales(answer, pen)
         yield Text()
-    yield from _paragraph((SHADED if pen.shades else "") + SUMS, pen)
+    yield from _paragraph((SHADED[answer.shade] if pen.shades else "") + SUMS, pen)
     if answer.recorded is not None:
         yield from _paragraph(READS, pen)
     for note in answer.notes:
@@ -74,23 +82,21 @@ def _sentence(one: Found, answer: Answer, most: float, pen: Pen) -> Iterator[Tex
         yield from _paragraph(more.strip(), pen)
     yield from _context(one.before, pen, end=True)
     if pen.shades:
-        spots = [
-            Spot(visible(w.text), spaced=w.spaced, shade=max(w.share - w.even, 0.0) / most)
-            for w in one.words
-        ]
-        yield from terminal.sentence(spots, pen)
+        yield from terminal.sentence(_spots(one.words, answer.shade, most), pen)
     else:
         yield from wrapped(pen.write(visible(one.text), "bold"), pen)
     yield from _context(one.after, pen)
-    named = [w for w in one.words if w.share > w.even and any(map(str.isalnum, w.text))]
-    best = sorted(named, key=lambda w: w.even - w.share)[:NAMED]
+    named = [w for w in one.words if w.stands_out("match")]
+    best = sorted(named, key=lambda w: -w.above("match"))[:NAMED]
     rest = one.cosine - sum(w.share for w in best)
     terms = [*((visible(w.text), w.share) for w in best), ("the rest", rest)]
     said = " ".join(
         _tied(f"{'+' if n else '='} {word} {_hundredths(share)}")
         for n, (word, share) in enumerate(terms)
     )
-    yield from _paragraph(f"cosine {_hundredths(one.cosine)} {said}", pen)
+    yield from _paragraph(
+        f"cosine {_hundredths(one.cosine)}" + (f" {said}" if best else ", no word stands out"), pen
+    )
     if answer.recorded is not None:
         reads = sorted(one.words, key=lambda w: -(w.read or 0))[:NAMED]
         listed = ", ".join(
@@ -98,6 +104,20 @@ def _sentence(one: Found, answer: Answer, most: float, pen: Pen) -> Iterator[Tex
             for w in reads
         )
         yield from _paragraph(f"reads {listed}", pen)
+
+
+def _spots(words: Sequence[Part], shade: Shade, most: float) -> list[Spot]:
+    """The words with their shades; what stands behind one, a comma say, is kept on its line."""
+    spots = list[Spot]()
+    for word in words:
+        label, value = visible(word.text), word.above(shade) / most if word.stands_out(shade) else 0
+        last = spots[-1] if spots else Spot("", shade=1)
+        behind = not (word.spaced or value or last.shade or any(map(str.isalnum, label)))
+        if behind and len(last.label) < LONGEST:
+            spots[-1] = replace(last, label=last.label + label)
+        else:
+            spots.append(Spot(label, spaced=word.spaced, shade=value))
+    return spots
 
 
 def _hundredths(number: float) -> str:

@@ -29,7 +29,8 @@ def parts(encoder: Encoder, texts: Sequence[str], query: Array) -> Iterator[tupl
 def _part(text: str, read: Any, at: list[int], adds: Array) -> Part:
     first, past = read.offsets[at[0]][0], read.offsets[at[-1]][1]
     spaced = first == 0 or text[first - 1].isspace()
-    return Part(text[first:past], float(adds[at].sum()), float(adds.mean()) * len(at), spaced)
+    share, fraction = float(adds[at].sum()), len(at) / len(adds)
+    return Part(text[first:past], share, float(adds.sum()) * fraction, fraction, spaced)
 
 
 def recorded(

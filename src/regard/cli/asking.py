@@ -1,12 +1,17 @@
 """`regard ask`: the sentences of files that a question attends to."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from regard.cli.manners import print_json, quiet, refusing, stop, working
 from regard.cli.options import FILE
+
+if TYPE_CHECKING:
+    from regard.asking.answer import Shade
 
 EXAMPLES = """
 Examples:
@@ -15,6 +20,7 @@ Examples:
   regard ask "What caused the company to lose money?" notes.txt
   regard ask "Who was late?" *.md --top 10 --index notes.index
   pdftotext report.pdf - | regard ask "How much was spent?" -
+  regard ask "What failed?" notes.txt --shade attention
   regard ask "What failed?" notes.txt --explain
 """
 
@@ -44,6 +50,13 @@ Examples:
     "--json", "as_json", is_flag=True, help="Print one JSON object, with the combined vector."
 )
 @click.option(
+    "--shade",
+    type=click.Choice(["match", "attention"]),
+    default="match",
+    help="Shade words by what they add to the match, or by the weight that the model's last layer "
+    "gives them (recorded; takes some seconds more).",
+)
+@click.option(
     "--explain",
     is_flag=True,
     help="Also show what other scales would give, and where the model's last layer reads "
@@ -58,6 +71,7 @@ def ask(
     index: Path | None,
     npy: Path | None,
     as_json: bool,
+    shade: "Shade",
     explain: bool,
 ) -> None:
     """Find the sentences of files that a question attends to.
@@ -73,12 +87,13 @@ def ask(
     from regard.asking.ask import ask as answer_to
 
     with refusing(ImportError, OSError, ValueError):
-        if explain:
+        if (explain or shade == "attention") and find_spec("torch"):
             with working("loading PyTorch", True):
                 import torch  # noqa: F401
         answer = answer_to(
-            question, files, scale=scale, top=top, index=index, language=language, explain=explain
-        )
+            question, files, scale=scale, top=top, index=index, language=language, shade=shade,
+            explain=explain,
+        )  # fmt: skip
         if npy is not None:
             import numpy as np
 
