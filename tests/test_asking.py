@@ -278,10 +278,14 @@ def test_progress_counts_every_sentence_once(monkeypatch):
 
 
 def test_one_endless_line():
-    answer = regard.ask("What sank?", "x" * 100_000 + " " + "the ship sank " * 1000)
+    answer = regard.ask("What sank?", "x" * 100_000 + " " + "the ship sank " * 1000, top=99)
     assert answer.sentences > 12
     assert any("cut into parts" in note for note in answer.notes)
     assert any("1 run of more than a hundred letters" in note for note in answer.notes)
+    drawn = answer.to_terminal()
+    assert "xxx…" in drawn
+    assert len(drawn) < 50_000
+    assert " 0.00" not in drawn
 
 
 def test_letters_that_the_model_does_not_know_are_said():
@@ -308,6 +312,7 @@ def test_files_that_cannot_be_read(tmp_path):
     files = {
         "empty.txt": (b"", "empty.txt: is empty"),
         "blank.txt": (b"\r\n ... \r\n--- \n", "blank.txt: no sentence in it"),
+        "x.pdf": (b"%PDF-1.7\n\xe2\xe3", "x.pdf: is a PDF; make a text of it first"),
         "x.bin": (b"\x7fELF\0\0\0", "x.bin: is binary, no text"),
         "latin.txt": ("ok\ncafé".encode("latin-1"), "latin.txt: line 2 is not in UTF-8"),
     }

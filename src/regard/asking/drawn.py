@@ -1,5 +1,6 @@
 """An answer drawn with characters."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from regard.views.pen import MARGIN, Pen, cut, spell, wrapped
 from regard.views.scene import Spot, percent
 
 NAMED = 4  # words of a sentence that are named at the most
+LEAST = 0.005  # what a word adds that is written as 0.01
 LONGEST = 20  # letters of a word, to which what stands behind it may be added
 _TIED = "\N{NO-BREAK SPACE}"  # where a line must not be broken
 
@@ -84,9 +86,11 @@ def _sentence(one: Found, answer: Answer, most: float, pen: Pen) -> Iterator[Tex
     if pen.shades:
         yield from terminal.sentence(_spots(one.words, answer.shade, most), pen)
     else:
-        yield from wrapped(pen.write(visible(one.text), "bold"), pen)
+        # What is no word, a picture in letters say, would fill the screen.
+        text = re.sub(r"\S{100,}", lambda run: cut(run[0], pen.width - 6), visible(one.text))
+        yield from wrapped(pen.write(text, "bold"), pen)
     yield from _context(one.after, pen)
-    named = [w for w in one.words if w.stands_out("match")]
+    named = [w for w in one.words if w.stands_out("match") and w.share >= LEAST]
     best = sorted(named, key=lambda w: -w.above("match"))[:NAMED]
     rest = one.cosine - sum(w.share for w in best)
     terms = [*((visible(w.text), w.share) for w in best), ("the rest", rest)]
@@ -129,7 +133,8 @@ def _context(text: str, pen: Pen, end: bool = False) -> Iterator[Text]:
     if text:
         shown, room = visible(text), pen.width - 2 * len(MARGIN)
         if end and len(shown) > room:
-            shown = "…" + cut(shown[::-1], room - 1).rstrip("…")[::-1].lstrip()
+            kept = cut(shown[::-1], room - 1).rstrip("…")[::-1]
+            shown = "…" + (kept.partition(" ")[2] or kept)  # from where a word begins
         yield Text(2 * MARGIN) + pen.quiet(cut(shown, room))
 
 

@@ -89,6 +89,8 @@ def _read(path: Path) -> Document:
 
 
 def _decoded(name: str, raw: bytes) -> str:
+    if raw.startswith(b"%PDF"):
+        raise ValueError(f"{name}: is a PDF; make a text of it first (pdftotext does it)")
     wide = raw[:2] in (b"\xff\xfe", b"\xfe\xff")
     if b"\0" in raw and not wide:
         raise ValueError(f"{name}: is binary, no text")
