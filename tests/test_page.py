@@ -18,7 +18,8 @@ import regard
 from regard.recording.capture import record
 from regard.recording.compare import compare as side_by_side
 from regard.views.answer import answer
-from regard.views.page import as_data, compared_to_html, to_html
+from regard.views.document import as_data
+from regard.views.page import compared_to_html, to_html
 
 HEADS, GROUPS, ROWS, KEYS, WIDTH, DEPTH = 6, 3, 7, 11, 5, 13
 
@@ -513,16 +514,21 @@ def test_what_may_not_attend_is_told_from_zero(opened, tmp_path):
 def test_a_budget_is_kept_and_what_is_lost_is_said(opened, seen, tmp_path):
     whole = to_html(seen, tmp_path / "whole.html")
     size = whole.stat().st_size
-    half = to_html(seen, tmp_path / "half.html", budget=500_000)
-    assert half.stat().st_size < size
+    assert to_html(seen, tmp_path / "same.html", budget=1.1 * size // 1).stat().st_size == size
+    half = to_html(seen, tmp_path / "half.html", budget=550_000)
+    assert half.stat().st_size <= 550_000
     page = opened(half)
     assert "Carried as float16" in page.text("#notes")
-    few = to_html(seen, tmp_path / "few.html", "it", "cat", budget=150_000)
+    few = to_html(seen, tmp_path / "few.html", "it", "cat", budget=300_000)
+    assert few.stat().st_size <= 300_000
     page = opened(few)
     assert "Left out, so that the page keeps to its size" in page.text("#notes")
     assert page.sentence().startswith("“it” gives “cat” 49 %")
     with pytest.raises(ValueError, match="budget"):
         to_html(seen, tmp_path / "none.html", budget=1000)
+    soft = side_by_side(seen, recorded(CAT.replace("tired", "soft")))
+    both = compared_to_html(soft, tmp_path / "both.html", budget=900_000)
+    assert both.stat().st_size <= 900_000
 
 
 def test_layers_and_heads_are_chosen(opened, seen, tmp_path):

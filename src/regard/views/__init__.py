@@ -46,7 +46,10 @@ def to_terminal(
         how: `by`, `layer`, `head`, `top`; `kind="matrix"` shows all weights of one head.
     """
     from regard.views import terminal
+    from regard.views.asked import one_of, whole
 
+    one_of("colours", colours, ("none", "standard", "256", "truecolor"))
+    width = whole("width", width, 1)
     return terminal.written(_lines(seen, *what, **how), width, colours)
 
 
@@ -75,10 +78,10 @@ def _lines(
     seen: Recording | Look, *what: Any, kind: str = "words", **how: Any
 ) -> "Callable[[Pen], Iterator[Text]]":
     from regard.views import halves, terminal
+    from regard.views.asked import one_of
     from regard.views.chosen import Link
 
-    if kind not in ("words", "matrix"):
-        raise ValueError(f"kind: expected 'words' or 'matrix', received {kind!r}")
+    one_of("kind", kind, ("words", "matrix"))
     shown = _scene(seen, *what, **how)
     if kind == "words":
         return lambda pen: terminal.draw(shown, pen)

@@ -9,6 +9,7 @@ from regard.core.arguments import Array
 from regard.recording.links import best, first_of, strongest
 from regard.recording.recording import By, Recording
 from regard.recording.words import Word
+from regard.views.asked import word
 
 
 class Answer(NamedTuple):
@@ -48,7 +49,7 @@ def answer(
         KeyError: no such word, or several.
         ValueError: no such layer or head, or the words are the same or of different texts.
     """
-    reader, read = (seen[word] if isinstance(word, str) else word for word in (source, target))
+    reader, read = word("source", source, seen), word("target", target, seen)
     _expect(seen, layer, head)
     only: dict[str, Any] = {"by": by, "layer": layer, "head": head}
     if reader and read:
@@ -63,8 +64,8 @@ def answer(
         links = first_of(seen.edges(top * heads, **only), ("item", "query", "key"))
         if len(links):
             links = links[links["item"] == links["item"][0]]
-    word = reader or read
-    item = word.item if word else int(links["item"][0]) if len(links) else 0
+    asked = reader or read
+    item = asked.item if asked else int(links["item"][0]) if len(links) else 0
     return Answer(item, reader, read, links)
 
 
@@ -116,13 +117,15 @@ def as_json(
     texts = {word.positions[0]: word.text for word in seen.words(found.item)}
     tokens = seen.tokens[found.item]
     said: dict[str, Any] = {"model": seen.model, "tokens": tokens}
-    for name, word in (("from", found.source), ("to", found.target)):
-        if word:
-            positions = list(word.positions)
+    for name, asked in (("from", found.source), ("to", found.target)):
+        if asked:
+            positions = list(asked.positions)
             said[name] = {
-                "word": word.text, "positions": positions, "tokens": [tokens[p] for p in positions],
-            }  # fmt: skip
-            texts[word.positions[0]] = word.text
+                "word": asked.text,
+                "positions": positions,
+                "tokens": [tokens[p] for p in positions],
+            }
+            texts[asked.positions[0]] = asked.text
     if found.source or found.target:
         end, at = ("to", "key") if found.source else ("from", "query")
         said["heads"] = [

@@ -110,16 +110,19 @@ def carry(source: Source, budget: int, best: Sequence[tuple[int, int]]) -> tuple
             f"model's by up to {loss:.1g}.",
         )
     arrays = Arrays()
-    header = {
+    carried = [_layer(shown, source, arrays) for shown in layers]
+    return described_alone(source) | {"layers": carried, "notes": notes}, arrays
+
+
+def described_alone(source: Source) -> dict[str, Any]:
+    """The header without what is carried."""
+    return {
         "model": visible(source.model),
         "described": source.described,
         "check": {"line": str(source.check), "verified": source.check.verified},
         "texts": {name: _text(name, source) for name in source.texts},
-        "layers": [_layer(shown, source, arrays) for shown in layers],
         "measures": _measures(source.measures),
-        "notes": notes,
     }
-    return header, arrays
 
 
 def expected(layers: Iterable[Shown]) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from regard.core.look import Look
 from regard.recording.recording import By, Recording
 from regard.recording.words import Word
+from regard.views.asked import one_of, position
 from regard.views.chosen import Link
 from regard.views.drawings import DRAWINGS
 from regard.views.looking import look_scene
@@ -60,17 +61,16 @@ def to_figure(
 
     >>> seen.to_figure("it", kind="heads").savefig("heads.pdf")  # doctest: +SKIP
     """
-    if kind not in DRAWINGS:
-        raise ValueError(f"kind: expected one of {', '.join(DRAWINGS)}, received {kind!r}")
-    if ground not in ("light", "dark"):
-        raise ValueError(f"ground: expected 'light' or 'dark', received {ground!r}")
+    one_of("kind", kind, DRAWINGS)
+    one_of("ground", ground, ("light", "dark"))
     shown: Scene
     seen_image = None if image is None else picture(image)
     if isinstance(seen, Look):
-        shown = look_scene(seen, None if source is None else int(source), head=head, by=by, top=top)  # type: ignore[arg-type]
+        shown = look_scene(seen, source, head=head, by=by, top=top)  # type: ignore[arg-type]
+        if target is not None:
+            target = position("target", target, seen.call.shape[-1])
     else:
-        words = [None if word is None else word for word in (source, target)]
-        shown = scene(seen, *words, by=by, layer=layer, head=head, top=top)  # type: ignore[arg-type]
+        shown = scene(seen, source, target, by=by, layer=layer, head=head, top=top)  # type: ignore[arg-type]
     if seen_image is not None:
         if not shown.grid:
             raise ValueError("image: what was recorded has no grid of patches to lay it under")

@@ -6,6 +6,7 @@ import numpy as np
 
 from regard.core.look import Look
 from regard.recording.recording import By
+from regard.views.asked import one_of, position, whole
 from regard.views.labels import short, visible
 from regard.views.scene import HONEST, LEGEND, LONGEST, NAN, Row, Scene, Spot, percent, scale_of
 
@@ -31,9 +32,14 @@ def look_scene(
 
     Raises:
         IndexError: no such position, head or item.
+        ValueError: no heads, queries or keys.
     """
-    *batch, _, queries, keys = look.call.shape
-    row = range(queries)[-1 if query is None else query]
+    filled(look)
+    one_of("by", by, ("lift", "weight"))
+    top = whole("top", top)
+    *batch, heads_in_all, queries, keys = look.call.shape
+    row = position("query", -1 if query is None else query, queries)
+    head = None if head is None else position("head", head, heads_in_all)
     if isinstance(item, int):
         item = (item,) if len(batch) == 1 else (0,) * len(batch)
     heads: tuple[Any, ...] = ()
@@ -43,8 +49,6 @@ def look_scene(
         np.atleast_2d(view[(*item, *heads, row)])
         for view in (look.weights, look.baseline, look.by_distance, look.allowed)
     )
-    if not len(weight):
-        raise IndexError(f"head: there is no head {head}")
     value = weight - np.maximum(baseline, by_distance) if by == "lift" else weight
     value = np.where(allowed & ~np.isnan(value), value, -np.inf)
     best = value.argmax(axis=0)
@@ -85,6 +89,14 @@ def look_scene(
         check=look.check(),
         notes=(LEGEND, HONEST),
     )
+
+
+def filled(look: Look) -> None:
+    """Refuse a call in which there is nothing to show."""
+    if 0 in look.call.shape:
+        raise ValueError(
+            f"nothing to show: the call has shape {look.shape} ({', '.join(look.axes)})"
+        )
 
 
 def _title(asked: str, rows: tuple[Row, ...]) -> tuple[tuple[str, bool], ...]:

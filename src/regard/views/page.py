@@ -1,49 +1,36 @@
 """One HTML file that shows a recording or a call: it opens from disk and asks no network.
 
-The file holds the page's own text (`page/`: HTML, CSS, and modules of JavaScript joined into one
-script), and what `carried.py` puts into it. The browser is told to run nothing but that script,
-and to load nothing at all; token text is data, never markup.
+The file holds the page's own text, which `document.py` puts together, and what `carried.py` puts
+into it.
 """
 
-import base64
-import hashlib
-import html
-import json
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from regard.core.indexing import size_in_words
 from regard.core.look import Look
 from regard.core.tiles import part
 from regard.recording.compare import Compared
 from regard.recording.layer import stacks
 from regard.recording.recording import Recording
 from regard.recording.words import Text, Word
-from regard.views.carried import PAIRS, Shown, Source, carry, some_heads
+from regard.views.asked import position, whole, word
+from regard.views.carried import PAIRS, Shown, Source, carry, described_alone, some_heads
 from regard.views.compared import difference
+from regard.views.document import MEASURED, document
 from regard.views.labels import visible
+from regard.views.looking import filled
 from regard.views.opening import opening
-from regard.views.overview import MEASURES
-from regard.views.palette import INKS, ink, shade
 from regard.views.patches import as_address, picture
 from regard.views.scene import HONEST, described
 
 BUDGET = 24_000_000  # bytes
-FILES = Path(__file__).parent / "page"
-# Each file after those that it leans on.
-SCRIPTS = (
-    "data", "attention", "say", "groups", "palette", "state", "dom", "compare", "patches", "words",
-    "ranking", "heads", "calculation", "lines", "save", "controls", "plane", "matrix", "main",
-)  # fmt: skip
-MEASURED = {name: meaning for name, (_, meaning) in MEASURES.items()}
 MOVED = {"moved": "half the sum of the differences of a row's weights, in the two recordings"}
-STEPS = 100  # shades from the ground to a pole
 
 
 def to_html(
@@ -86,9 +73,19 @@ def to_html(
     shown = "" if image is None else as_address(picture(image))
     ends: list[Any] = [source, target]
     if isinstance(seen, Look):
+        filled(seen)
+        item = position("item", item, int(np.prod(seen.call.shape[:-3])))
+        ends = [
+            given if given is None else position(name, given, size)
+            for name, given, size in zip(
+                ("source", "target"), ends, seen.call.shape[-2:], strict=True
+            )
+        ]
         carried = _of_look(seen, item)
     else:
-        ends = [seen[w] if isinstance(w, str) else w for w in ends]
+        ends = [
+            word(name, given, seen) for name, given in zip(("source", "target"), ends, strict=True)
+        ]
         item = next((word.item for word in ends if isinstance(word, Word)), item)
         carried = _of_recording(seen, item)
     if shown and not carried.grids:
@@ -96,8 +93,7 @@ def to_html(
     carried = replace(_only(carried, layers, heads), picture=shown)
     places = _places(seen, item, ends)
     start, best = opening(carried, *places)
-    header, arrays = carry(carried, _room(budget) - len(shown), best)
-    return _written(document(header | {"open": start}, arrays.lines), path)
+    return _written(_page(carried, budget, best, lambda header: {"open": start}), path)
 
 
 def compared_to_html(
@@ -118,10 +114,7 @@ def compared_to_html(
     source = _of_both(compared)
     links = compared.links[:top]
     best = [(int(link["layer"]), int(link["head"])) for link in compared.links]
-    header, arrays = carry(source, _room(budget), best)
     moved = {(int(h["layer"]), int(h["head"])): float(h["moved"]) for h in compared.heads}
-    for row in header["measures"]:
-        row["moved"] = round(moved.get((int(row["layer"]), int(row["head"])), 0.0), 6)
     firsts = [{w[side].positions[0]: w[side] for w in compared.words} for side in (0, 1)]
     start: dict[str, Any] = {"kind": "before"}
     if len(links):
@@ -130,7 +123,7 @@ def compared_to_html(
             end: list(firsts[0][int(links[0][name])].positions)
             for end, name in (("from", "query"), ("to", "key"))
         }
-    header |= {
+    more = {
         "open": start,
         "compare": {
             "difference": difference(compared),
@@ -147,19 +140,47 @@ def compared_to_html(
             ],
         },
     }
-    return _written(document(header, arrays.lines, MEASURED | MOVED), path)
+
+    def measures(header: dict[str, Any]) -> list[dict[str, Any]]:
+        return [
+            row | {"moved": round(moved.get((int(row["layer"]), int(row["head"])), 0.0), 6)}
+            for row in header["measures"]
+        ]
+
+    page = _page(
+        source, budget, best, lambda header: more | {"measures": measures(header)}, MEASURED | MOVED
+    )
+    return _written(page, path)
 
 
-def _room(budget: int) -> int:
-    """What arrays may take of a budget, beside the page itself."""
-    return budget - 400_000 if budget > 800_000 else budget // 2
+def _page(
+    source: Source,
+    budget: int,
+    best: Sequence[tuple[int, int]],
+    more: Callable[[dict[str, Any]], dict[str, Any]],
+    measured: dict[str, str] = MEASURED,
+) -> bytes:
+    """The page in so many bytes. `more` is what a header says beside what is carried."""
+    budget = whole("budget", budget, 1)
+    own = len(document(described_alone(source), (), measured)) + 1500 * len(source.layers)
+    room = int(0.98 * (budget - own))
+    while room > 0:
+        header, arrays = carry(source, room, best)
+        page = document(header | more(header), arrays.lines, measured).encode("utf-8")
+        if len(page) <= budget:
+            return page
+        room -= len(page) - budget
+    needed = size_in_words(own)
+    raise ValueError(
+        f"budget: the page takes {needed} without any numbers, more than {size_in_words(budget)}"
+    )
 
 
-def _written(page: str, path: str | PathLike[str] | None) -> str | Path:
+def _written(page: bytes, path: str | PathLike[str] | None) -> str | Path:
     if path is None:
-        return page
+        return page.decode("utf-8")
     written = Path(path)
-    written.write_text(page, encoding="utf-8")
+    written.write_bytes(page)
     return written
 
 
@@ -268,6 +289,9 @@ def _single(look: Look, item: tuple[int, ...]) -> Look:
 
 def _only(source: Source, layers: Sequence[int] | None, heads: Sequence[int] | None) -> Source:
     """The layers and heads that were asked for; the page says that others are not on it."""
+    for name, given in (("layers", layers), ("heads", heads)):
+        if isinstance(given, int):
+            raise TypeError(f"{name}: expected a list of numbers, such as [{given}]")
     kept = [x for x in source.layers if layers is None or x.number in set(layers)]
     if heads is not None:
         kept = [few for x in kept for few in some_heads(x, set(heads) & set(x.heads.tolist()))]
@@ -290,95 +314,12 @@ def _only(source: Source, layers: Sequence[int] | None, heads: Sequence[int] | N
 def _places(seen: Recording | Look, item: int, ends: Sequence[Any]) -> list[list[int] | None]:
     """Words as positions among the tokens that are shown, which have no padding."""
     found: list[list[int] | None] = []
-    for word in ends:
-        if word is None:
+    for end in ends:
+        if end is None:
             found.append(None)
         elif isinstance(seen, Look):
-            found.append([int(word)])
+            found.append([int(end)])
         else:
             run = seen.item(item).run
-            found.append(np.searchsorted(run.places[run.main], word.positions).tolist())
+            found.append(np.searchsorted(run.places[run.main], end.positions).tolist())
     return found
-
-
-# ----------------------------------------------------------------------------------- the document
-
-
-def document(
-    header: dict[str, Any], lines: Sequence[str], measured: dict[str, str] = MEASURED
-) -> str:
-    """The page that shows this."""
-    style, script = _style(), _script()
-    policy = (
-        "default-src 'none'; img-src data: blob:; base-uri 'none'; form-action 'none'; "
-        f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
-    )
-    parts = {
-        "policy": policy,
-        "title": html.escape(f"regard · {header['model']}"),
-        "style": style,
-        "script": script,
-        "page": as_data(header | {"palette": _shades(), "measured": measured}),
-        "arrays": "\n".join(f'<script type="text/plain">{line}</script>' for line in lines),
-    }
-    frame = (FILES / "index.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], frame)
-
-
-def as_data(value: Any) -> str:
-    r"""JSON that ends no script and starts none, whatever is in it.
-
-    >>> as_data("</script>")
-    '"\\u003c/script>"'
-    """
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace("&", "\\u0026")
-
-
-def _hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode("utf-8")).digest()
-    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
-
-
-@cache
-def _style() -> str:
-    """The sheet, with the palette's colours as custom properties."""
-
-    def inks(ground: Any) -> str:
-        return "".join(
-            f"--{name}:{colour};" for name, colour in INKS[ground]._asdict().items()
-            if isinstance(colour, str)
-        )  # fmt: skip
-
-    light, dark = f"color-scheme:light;{inks('light')}", f"color-scheme:dark;{inks('dark')}"
-    colours = (
-        f":root{{{light}}}\n@media(prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
-        f":root[data-theme=light]{{{light}}}\n:root[data-theme=dark]{{{dark}}}\n"
-    )
-    return "\n" + colours + (FILES / "page.css").read_text(encoding="utf-8")
-
-
-@cache
-def _script() -> str:
-    """The modules as one script, each in a scope of its own: what a browser makes of them."""
-    parts = []
-    for name in SCRIPTS:
-        text = (FILES / f"{name}.js").read_text(encoding="utf-8")
-        given = re.findall(r"^export (?:async )?(?:function|const|class) (\w+)", text, re.MULTILINE)
-        text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
-        text = re.sub(
-            r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', r"const \1 = in_\2;", text,
-            flags=re.MULTILINE,
-        )  # fmt: skip
-        parts.append(f"const in_{name} = (() => {{\n{text}return {{ {', '.join(given)} }};\n}})();")
-    return "\n" + "\n".join(parts) + "\n"
-
-
-@cache
-def _shades() -> dict[str, list[list[str]]]:
-    """For each ground: shade and the ink on it, from -1 to 1."""
-    values = [n / STEPS for n in range(-STEPS, STEPS + 1)]
-    return {
-        ground: [[shade(v, ground) for v in values], [ink(v, ground) for v in values]]
-        for ground in ("light", "dark")
-    }

@@ -18,6 +18,7 @@ from regard.recording.links import rank
 from regard.recording.recording import By, Recording
 from regard.recording.words import Word
 from regard.views.answer import Answer, answer
+from regard.views.asked import whole
 from regard.views.labels import short, visible
 
 HONEST = "Weights say where a head reads, not why the model answers."
@@ -111,6 +112,7 @@ def scene(
         KeyError: no such word, or several.
         ValueError: no such layer or head, or the words are the same or of different texts.
     """
+    top = whole("top", top)
     found = answer(seen, source, target, by=by, layer=layer, head=head, top=top)
     text = _Text(seen, found)
     comparable = ~np.isnan(rank(text.links, "lift"))

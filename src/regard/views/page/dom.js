@@ -34,6 +34,16 @@ export function datum(shown, value, properties = {}) {
   return make("data", { ...properties, value: String(value) }, shown);
 }
 
+let brush = null, family = null;
+
+/** How wide the widest of some texts is, in pixels. */
+export function widest(texts, size, weight = 400) {
+  brush ??= make("canvas").getContext("2d");
+  family ??= getComputedStyle(document.body).fontFamily;
+  brush.font = `${weight} ${size}px ${family}`;
+  return texts.reduce((most, text) => Math.max(most, brush.measureText(text).width), 0);
+}
+
 /** Move the one tab stop of a group of elements. */
 export function rove(elements, at, focus) {
   elements.forEach((element, n) => (element.tabIndex = n === at ? 0 : -1));

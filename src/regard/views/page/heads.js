@@ -8,6 +8,7 @@ import { labelOf } from "./groups.js";
 import { FAINT, scaled, shade } from "./palette.js";
 import { exact, number, percent, points, quoted } from "./say.js";
 
+const MANY = 24; // heads a layer that have room side by side
 let cells = new Map(); // "l h" -> its button
 let built = "";
 
@@ -57,16 +58,20 @@ function note(now, [l, h], one) {
 function build(now, order) {
   cells = new Map();
   const grid = byId("grid");
-  const box = make("div", { class: `heads ${now.sort === "model" ? "by-layer" : "in-order"} ${now.cells}`, role: "group" });
+  const wide = Math.max(...order.map(([l]) => layers[l].count));
+  const box = make("div", { class: `heads ${now.sort === "model" ? "by-layer" : "in-order"} ${now.cells}${wide > MANY ? " many" : ""}`, role: "group" });
   box.setAttribute("aria-label", "Heads");
   if (now.sort === "model") {
-    const wide = Math.max(...order.map(([l]) => layers[l].count));
+    const { heads } = layers[order[0][0]].said;
     box.append(make("div", { class: "row names" }, make("span"), ...Array.from({ length: wide }, (_, h) =>
-      make("span", {}, layers[order[0][0]].said.heads.length === wide ? String(layers[order[0][0]].said.heads[h]) : String(h)))));
+      make("span", {}, wide > MANY && h % 5 ? "" : String(heads.length === wide ? heads[h] : h)))));
     for (const l of new Set(order.map(([number]) => number))) box.append(layerRow(l));
   } else order.forEach((head) => box.append(cell(head, true)));
   grid.replaceChildren(box);
   listen(box);
+  if (wide <= MANY || now.sort !== "model") return;
+  const own = cells.get(key(now.heads[0])); // of many heads the chosen one is scrolled to
+  box.scrollLeft = own.offsetLeft - box.offsetLeft - box.clientWidth / 2;
 }
 
 function layerRow(l) {

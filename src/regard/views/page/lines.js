@@ -1,7 +1,7 @@
 // Tokens twice, and a line for each weight: those that read on the left, those that are read on the
 // right; one colour a head of one layer.
 
-import { byId, make, makeSvg } from "./dom.js";
+import { byId, make, makeSvg, widest } from "./dom.js";
 import { isPreview, seen, state, update } from "./state.js";
 import { layers } from "./attention.js";
 import { reading, rowsOf } from "./groups.js";
@@ -85,7 +85,8 @@ function scene(now, l) {
   const box = byId("drawing");
   const left = around(now.readers, now.from), right = around(now.read, now.to);
   const width = Math.max(box.clientWidth, 240);
-  const side = Math.min(widest([...left, ...right]), width * 0.36);
+  const names = [...left, ...right].map((unit) => `${unit.short.slice(0, 40)} ${where(unit.positions)}`);
+  const side = Math.min(12 + Math.max(40, widest(names, 14, 650)), width * 0.36);
   const gap = width - 4 - 2 * side;
   const tops = besideEachOther(left, right, now);
   const height = Math.max(left.length * LINE + tops[0], right.length * LINE + tops[1]);
@@ -102,13 +103,6 @@ function scene(now, l) {
   scroller.scrollTop = kept ?? Math.max(0, left.findIndex((unit) => now.from.includes(unit.positions[0])) * LINE + tops[0] - 200);
   scroller.addEventListener("scroll", () => requestAnimationFrame(lines));
   lines();
-}
-
-/** How wide the longest name is, with its position. */
-function widest(units) {
-  const brush = make("canvas").getContext("2d");
-  brush.font = `650 14px ${getComputedStyle(document.body).fontFamily}`;
-  return 12 + units.reduce((most, unit) => Math.max(most, brush.measureText(`${unit.short.slice(0, 40)} ${where(unit.positions)}`).width), 40);
 }
 
 /** All words of a text, or of a long one those around the pinned word. */

@@ -1,6 +1,6 @@
 // The matrix of the chosen heads: from the whole text down to a cell, with a part added up.
 
-import { byId, make } from "./dom.js";
+import { byId, make, widest } from "./dom.js";
 import { link, rowsOf } from "./groups.js";
 import { isPreview, seen, state, update } from "./state.js";
 import { choice } from "./controls.js";
@@ -54,7 +54,7 @@ function layout(now) {
   const most = Math.min(box - END, 660);
   const frame = frameOf(now, Math.floor((most - MARGIN) * ratio));
   const longest = Math.max(frame.rows, frame.keys);
-  const names = longest * LABELLED < most ? Math.min(WIDE, widest(now, frame) + 12) : WIDE;
+  const names = longest * LABELLED < most ? Math.min(WIDE, Math.ceil(widest(namesOf(now, frame), 12)) + 12) : WIDE;
   let cell = Math.min((most - names) / longest, LARGEST);
   const labelled = cell >= LABELLED;
   if (!labelled) cell = (most - MARGIN) / longest;
@@ -77,15 +77,11 @@ function beside(text, p, first = false) {
   return first ? `${p} ${name}` : `${name} ${p}`;
 }
 
-/** How wide the longest name beside the cells is. */
-function widest(now, { zoom }) {
-  const brush = canvas.getContext("2d");
-  brush.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+/** The names beside the cells. */
+function namesOf(now, { zoom }) {
   const { offset } = layers[now.heads[0][0]].said;
-  let most = 0;
-  for (const [text, first, past] of [[now.rowText, zoom[0] + offset, zoom[1] + offset], [now.keyText, zoom[2], zoom[3]]])
-    for (let p = first; p < past; p++) most = Math.max(most, brush.measureText(beside(text, p)).width);
-  return Math.ceil(most);
+  const of = (text, first, past) => Array.from({ length: past - first }, (_, n) => beside(text, first + n));
+  return [...of(now.rowText, zoom[0] + offset, zoom[1] + offset), ...of(now.keyText, zoom[2], zoom[3])];
 }
 
 /** Some rows of cells, a pixel of the screen at a time: what may not be attended is hatched. */
@@ -161,7 +157,7 @@ function names(brush, now, text, quiet) {
     const p = frame.zoom[0] + r + layer.said.offset;
     brush.fillStyle = now.from.includes(p) ? text : quiet;
     brush.textAlign = "end";
-    brush.fillText(beside(now.rowText, p), margin - 6, margin + (r + 0.5) * cell);
+    brush.fillText(beside(now.rowText, p), margin - 6, margin + (r + 0.5) * cell, margin - 8);
   }
   for (let k = 0; k < frame.keys; k++) {
     const p = frame.zoom[2] + k;
@@ -170,7 +166,7 @@ function names(brush, now, text, quiet) {
     brush.translate(margin + (k + 0.5) * cell, margin - 6);
     brush.rotate(-Math.PI / 2);
     brush.textAlign = "start";
-    brush.fillText(beside(now.keyText, p, true), 0, 0);
+    brush.fillText(beside(now.keyText, p, true), 0, 0, margin - 8);
     brush.restore();
   }
 }

@@ -1,6 +1,6 @@
 // The ranked list: what the pinned word reads, beyond what the others give.
 
-import { byId, datum, make } from "./dom.js";
+import { byId, datum, make, widest } from "./dom.js";
 import { chosenLink, everyHead, linksIn, preview, ranked, seen, state, update } from "./state.js";
 import { layers } from "./attention.js";
 import { labelOf } from "./groups.js";
@@ -36,8 +36,8 @@ export function drawRanking() {
   table.hidden = !shown.length;
   table.classList.toggle("with-value", now.measure === "contribution");
   table.end.textContent = percent(end);
-  const letters = Math.max(...shown.map((unit) => unit.short.length), 3);
-  table.style.setProperty("--letters", Math.min(letters, 14));
+  const name = widest(shown.map((unit) => unit.short.slice(0, 40)), 15.2);
+  table.style.setProperty("--name", `${Math.min(Math.max(name, 26), 116)}px`);
   table.style.setProperty("--places", Math.max(...shown.map((unit) => where(unit.positions).length), 2));
   table.style.setProperty("--head", best || now.heads.length === 1 ? 4 : 7);
   while (rows.length > shown.length) rows.pop().row.remove();

@@ -4,7 +4,8 @@ import { page } from "./data.js";
 import { byId, make, nextByArrow, rove } from "./dom.js";
 import { chosenLink, isPreview, linksIn, pinning, preview, seen, state, update } from "./state.js";
 import { compare, counterpart, elsewhere } from "./compare.js";
-import { labelOf, unitsOf } from "./groups.js";
+import { layers } from "./attention.js";
+import { labelOf, rowsOf, unitsOf } from "./groups.js";
 import { FAINT, scaled, shade } from "./palette.js";
 import { laidOut, veiled } from "./patches.js";
 import { exact, percent, points, where } from "./say.js";
@@ -246,10 +247,17 @@ export function mark(units) {
 
 // ------------------------------------------------------------------------------- the sentence
 
+/** Whether the chosen words may attend, but by what is no number. */
+function isBroken(now) {
+  return now.heads.some(([l, h]) => rowsOf(layers[l], now.from).some((row) => now.to.some((key) =>
+    layers[l].allowed(h, row, key) && Number.isNaN(layers[l].score(h, row, key)))));
+}
+
 /** What is seen, in parts: text, and the words of the text. */
 export function sentence(now = seen()) {
   const one = chosenLink(now);
   const from = labelOf(now.rowText, now.from, now.unit), to = labelOf(now.keyText, now.to, now.unit);
+  if (!one.allowed && isBroken(now)) return { one, parts: [[from, true], [" gives "], [to, true], [" no number: query, key or bias hold NaN or infinity."]] };
   if (!one.allowed) return { one, parts: [[from, true], [" may not attend to "], [to, true], ["."]] };
   if (compare) return { one, parts: [[from, true], [" gives "], [to, true], [` ${percent(one.weight)}${elsewhere(now) || "."}`]] };
   const beside = Number.isFinite(one.baseline)
