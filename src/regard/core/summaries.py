@@ -177,13 +177,7 @@ def _top_of_all(
     call: Call, lse: Array, real: Array | None, sums: Sums, k: int, by_lift: bool
 ) -> Top:
     """The same of all rows, in one pass of the kernel."""
-    shape = (*call.shape[:-1], k)
-    weights, positions = np.empty(shape, weight_dtype(call.dtype)), np.empty(shape, np.int64)
-    real_rows, received, seen, along, met = (real, *sums[:4]) if by_lift else (None,) * 5
-    query, key = bits(call.query), bits(call.key)
-    _kernel.top(
-        query, key, lse, real_rows, received, seen, along, met, weights, positions, *call.rule
-    )
+    weights, positions = strongest(call, lse, k, real, sums if by_lift else None)
     found, at = positions >= 0, np.maximum(positions, 0)
     given, times = (
         np.take_along_axis(total[..., None, :], at, -1) for total in (sums.received, sums.seen)
@@ -191,6 +185,23 @@ def _top_of_all(
     counted = found if real is None else found & real[..., None, :, None]
     beside = np.where(found, _others(given, times, weights, counted), np.nan)
     return Top(weights, beside.astype(weights.dtype), positions)
+
+
+def strongest(
+    call: Call, lse: Array, k: int, real: Array | None = None, beyond: Sums | None = None
+) -> tuple[Array, Array]:
+    """The k largest weights of every row and the keys that get them, (B…, H, T, k) each.
+
+    `beyond`: the largest beyond what the other rows give, of which those count that are `real`.
+    """
+    shape = (*call.shape[:-1], k)
+    weights, positions = np.empty(shape, weight_dtype(call.dtype)), np.empty(shape, np.int64)
+    query, key = bits(call.query), bits(call.key)
+    real_rows, received, seen, along, met = (real, *beyond[:4]) if beyond else (None,) * 5
+    _kernel.top(
+        query, key, lse, real_rows, received, seen, along, met, weights, positions, *call.rule
+    )
+    return weights, positions
 
 
 def _largest(rank: Array, k: int) -> Array:

@@ -14,6 +14,7 @@ from regard.core import summaries
 from regard.core.arguments import Array
 from regard.core.summaries import Sums
 from regard.core.tiles import blocks
+from regard.recording.heaviest import heaviest
 from regard.recording.layer import Layer, bounds, stacks
 from regard.recording.run import Place, Run
 from regard.recording.words import Reader, Text
@@ -91,25 +92,11 @@ class Tally:
 
     def _heaviest_link(self, layer: Layer, item: int, special: Array) -> None:
         """The heaviest link on a key that is neither special nor the row's own."""
-        heads, rows, keys = layer.shape
-        if not rows or not keys:
-            return
-        rule, others = layer.call.rule, ~special[None, None]
-        # The lse is that of all keys, so leaving some out of the ranking changes no weight.
-        mask = others if rule.mask is None else rule.mask & others
-        call = layer.call._replace(rule=rule._replace(mask=mask)) if special.any() else layer.call
-        found = summaries.top(call, layer.kept.lse, None, layer.sums, 2, False, np.arange(rows))
-        at = found.positions
-        fits = at >= 0
-        if self.own:
-            fits &= at != np.arange(rows)[:, None] + layer.offset
-        weights = np.where(fits, found.weights, -1).reshape(heads, -1)
-        for head, best in enumerate(weights.argmax(axis=-1)):
-            weight, query = float(weights[head, best]), int(best) // 2
-            if weight > max(self.heaviest[head], 0):
-                self.heaviest[head] = weight
-                key = at.reshape(heads, -1)[head, best]
-                self.place[head] = item, query + layer.offset, key
+        found = heaviest(layer, special, self.own)
+        more = found.weight > np.maximum(self.heaviest, 0)
+        self.heaviest[more] = found.weight[more]
+        place = np.stack([np.full(len(more), item), found.row + layer.offset, found.key], axis=-1)
+        self.place[more] = place[more]
 
     def placed(self, item: int, rows: Array, keys: Array) -> None:
         """Count the padding that stood before the tokens of an item."""
@@ -181,12 +168,12 @@ def overview(items: Sequence[Run], reader: Reader) -> Heads:
     """One row a head, over the rows of these items, which have no padding."""
     tallies: dict[Place, Tally] = {}
     for item, run in enumerate(items):
+        texts = {stack: tokens.texts(reader)[0] for stack, tokens in run.tokens.items()}
+        ids = {stack: np.unique(t.tokens, return_inverse=True)[1] for stack, t in texts.items()}
         for place, layer in zip(run.tracks, run.layers, strict=True):
-            own = not layer.kept.crosses
+            own, stack = not layer.kept.crosses, stacks(layer.kind)[1]
             tally = tallies.setdefault(place, Tally(layer, own))
-            text = run.tokens[stacks(layer.kind)[1]].texts(reader)[0]
-            _, tokens = np.unique(text.tokens, return_inverse=True)
-            tally.add(layer, item, tokens, never_ranked(text, layer.kind))
+            tally.add(layer, item, ids[stack], never_ranked(texts[stack], layer.kind))
             tally.placed(item, *(run.places[stack] for stack in stacks(layer.kind)))
     found = np.concatenate([np.zeros(0, HEAD), *(tally.table() for tally in tallies.values())])
     return found.view(Heads)
