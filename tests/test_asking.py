@@ -229,8 +229,19 @@ def test_markdown_is_read_without_its_marks():
         ("We lost money in May.", 3),
         ("one", 9),
         ("two", 10),
-        ("a, b", 12),
-        ("c, d", 14),
+        ("a: c, b: d", 14),
+    ]
+
+
+def test_rows_of_a_table_are_read_with_the_heads_of_their_columns():
+    text = "| | kWh | note |\n| - | - | - |\n| May | 9 | |\n| June | | *cold* |\n\nText.\n\n"
+    found = sentences(Document("x.md", text + "| x |\n| - |\n\nEnd.\n", True))
+    assert [(one.text, one.line) for one in found] == [
+        ("May, kWh: 9", 3),
+        ("June, note: cold", 4),
+        ("Text.", 6),
+        ("x", 8),
+        ("End.", 11),
     ]
 
 
@@ -391,6 +402,17 @@ def test_an_index_is_used_again_until_the_text_changes(notes, tmp_path, monkeypa
     assert counted == [11]
 
 
+def test_an_index_keeps_that_a_text_is_empty(notes, tmp_path):
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
+    for _ in range(2):
+        answer = regard.ask(QUESTION, [empty, notes, empty], index=tmp_path / "x.index", top=10)
+        assert answer.sentences == 10
+        assert answer.notes[0] == f"{empty}: is empty"
+    with pytest.raises(ValueError, match="is empty"):
+        regard.ask(QUESTION, empty, index=tmp_path / "x.index")
+
+
 def test_a_kept_index_is_asked_without_what_takes_long_to_load(notes, tmp_path):
     # What a first answer costs is what it loads; seconds belong to a bench.
     index = tmp_path / "notes.index"
@@ -424,7 +446,7 @@ def test_an_index_holds_one_block_of_vectors_in_memory(tmp_path):
         for n, kept in enumerate(known["a"].blocks()):
             assert kept[-1, -1] == n
         assert tracemalloc.get_traced_memory()[1] - before < 4 * block.nbytes
-        assert known["a"].sentences() == parts
+        assert list(known["a"].sentences()) == parts
     tracemalloc.stop()
     with opened(path, "another model") as known:
         assert not known
@@ -439,6 +461,16 @@ def test_an_index_that_is_none(notes, tmp_path):
     index.write_bytes(cut.read_bytes()[:-100])
     with pytest.raises(ValueError, match="is damaged, or no index"):
         regard.ask(QUESTION, notes, index=index)
+    for row, message in ((b"[1]", "is damaged: not enough values"), (b"[1]\n[2]", "are missing")):
+        writer = Writer(index, "all-MiniLM-L6-v2")
+        writer.vectors(np.eye(1, 384, dtype=np.float32))
+        writer.close("text", Entry(documents("A.")[0].digest("en"), Counts, list, iter))
+        at = writer.header["0.sentences"]
+        writer.body.write(row)
+        at["shape"], at["data_offsets"][1] = [len(row)], at["data_offsets"][0] + len(row)
+        writer.finish()
+        with pytest.raises(ValueError, match=message):
+            regard.ask(QUESTION, "A.", index=index)
     save_file({"a": np.zeros(1)}, index)
     with pytest.raises(ValueError, match="is another kind of file"):
         regard.ask(QUESTION, notes, index=index)

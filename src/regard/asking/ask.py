@@ -84,8 +84,8 @@ def ask(
         fresh = {document.name: sentences(document, language) for document in stale}
         notes = [
             f"{document.name}: {'no sentence in it' if document.text.strip() else 'is empty'}"
-            for document in stale
-            if not fresh[document.name]
+            for document in given
+            if not (fresh[name] if (name := document.name) in fresh else known[name].sentences())
         ]
         if len(notes) == len(given):
             raise ValueError("; ".join(notes))
@@ -228,7 +228,7 @@ class _Hit(NamedTuple):
     number: int
     name: str = ""
     at: int = 0
-    parts: Callable[[], list[Sentence]] = list
+    parts: Callable[[], Sequence[Sentence]] = list
 
 
 class _Search:
@@ -277,7 +277,7 @@ class _Search:
         sign = 1 if self.scale < 0 else -1
         self.hits = sorted(self.hits, key=lambda hit: (sign * hit.cosine, hit.number))[: self.top]
 
-    def close(self, name: str, parts: Callable[[], list[Sentence]]) -> None:
+    def close(self, name: str, parts: Callable[[], Sequence[Sentence]]) -> None:
         """Note which of the best are of the text whose sentences are through."""
         for n, hit in enumerate(self.hits):
             if hit.number >= self.closed:
@@ -294,8 +294,9 @@ def _found(
     for hit, words in zip(search.hits, matched.parts(encoder, texts, search.query), strict=True):
         parts = hit.parts()
         own = parts[hit.at]
-        before = parts[hit.at - own.part - 1].text if hit.at > own.part else ""
-        after = "".join(one.text for one in parts[hit.at - own.part + own.parts :][:1])
+        first = hit.at - own.part
+        before = parts[first - 1].text if first > 0 else ""
+        after = parts[first + own.parts].text if first + own.parts < len(parts) else ""
         if model is not None:
             words, check = matched.recorded(encoder, model, own.text, search.query, words)
             checks.append(check)

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from os import PathLike
@@ -22,7 +22,7 @@ from regard.asking.texts import Sentence
 from regard.core.arguments import Array
 
 FORMAT = "regard index"
-VERSION = 2
+VERSION = 3
 
 
 class Entry(NamedTuple):
@@ -30,8 +30,25 @@ class Entry(NamedTuple):
 
     digest: str
     counts: Callable[[], Counts]  # like the sentences, known when the blocks were read
-    sentences: Callable[[], list[Sentence]]
+    sentences: Callable[[], Sequence[Sentence]]
     blocks: Callable[[], Iterator[Array]]
+
+
+class _Kept(Sequence[Sentence]):
+    """Sentences as an index keeps them, one a line; an answer needs few, so each is read alone."""
+
+    def __init__(self, path: Path, raw: bytes) -> None:
+        self.path, self.lines = path, raw.splitlines()
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, at: Any) -> Any:
+        try:
+            text, line, breaks, part, parts = json.loads(self.lines[at])
+            return Sentence(text, line, tuple(breaks), part, parts)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"index: {self.path} is damaged: {error}") from error
 
 
 @contextmanager
@@ -73,14 +90,10 @@ def _entries(path: Path, file: Any, model: str) -> dict[str, Entry]:
             raise TypeError("its vectors are not those of its sentences")
 
         @cache
-        def sentences() -> list[Sentence]:
-            try:
-                rows = json.loads(file.get_tensor(f"{n}.sentences").tobytes())
-                found = [Sentence(t, a, tuple(b), p, q) for t, a, b, p, q in rows]
-                if len(found) != sum(sizes):
-                    raise ValueError("sentences are missing")
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"index: {path} is damaged: {error}") from error
+        def sentences() -> _Kept:
+            found = _Kept(path, file.get_tensor(f"{n}.sentences").tobytes())
+            if len(found) != sum(sizes):
+                raise ValueError(f"index: {path} is damaged: sentences are missing")
             return found
 
         def blocks() -> Iterator[Array]:
@@ -112,7 +125,7 @@ class Writer:
 
     def close(self, name: str, entry: Entry) -> None:
         """All vectors of this text were added."""
-        written = json.dumps(entry.sentences()).encode()
+        written = "\n".join(map(json.dumps, entry.sentences())).encode()
         self._put(f"{len(self.files)}.sentences", "U8", np.frombuffer(written, np.uint8))
         self.files.append([name, entry.digest, entry.counts(), self.sizes])
         self.sizes = []

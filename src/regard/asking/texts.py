@@ -150,18 +150,30 @@ def _plain(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _markdown(text: str) -> Iterator[tuple[int, list[str]]]:
-    """The same of Markdown: what a reader of the page would see, without code and HTML."""
+    """The same of Markdown: what a reader of the page would see, without code and HTML.
+
+    A row of a table says little without the heads of its columns, so it is read with them.
+    """
     try:
         from markdown_it import MarkdownIt
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"Markdown needs markdown-it-py: {INSTALL}") from error
     row: list[str] | None = None
+    heads, rows = list[str](), 0
     for token in MarkdownIt("commonmark").enable("table").parse(text):
         if token.type == "tr_open":
             row, first = [], (token.map or [0])[0]
-        elif token.type == "tr_close" and row is not None:
-            yield first + 1, [", ".join(cell for cell in row if cell)]
-            row = None
+        elif token.type == "thead_close":
+            heads, rows = row or [], 0
+        elif token.type == "tr_close" and heads:
+            cells = zip(heads, row or [], strict=True)
+            said = (f"{head}: {cell}" if head else cell for head, cell in cells if cell)
+            yield first + 1, [", ".join(said)]
+            rows += 1
+        elif token.type == "table_close":
+            if not rows:
+                yield first + 1, [", ".join(heads)]
+            row, heads = None, []
         elif token.type == "inline":
             lines = _shown(token.children or [])
             if row is None:
