@@ -1,8 +1,11 @@
 """Generation: prompt and new tokens as one picture, whatever cache the model keeps."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
+from optimum.quanto.library.extensions import get_extension
 from tiny import eager, ids, padded, tiny, worst
 
 from regard.recording.capture import record
@@ -166,3 +169,45 @@ def test_biases_of_a_step_cannot_be_joined_and_are_told_so():
     for step in seen.run.steps:
         for layer in step.layers:
             assert layer.check().verified
+
+
+@pytest.mark.parametrize("backend", ["quanto", "fp8"])
+def test_a_quantised_cache_is_seen_as_the_model_reads_it(backend, monkeypatch):
+    model, prompt = tiny("LlamaForCausalLM", hidden_size=96, head_dim=16), ids(1, 9)
+    few_bits = {"nbits": 4, "q_group_size": 16, "residual_length": 4}
+    options = {
+        "max_new_tokens": 11,
+        "do_sample": False,
+        "cache_implementation": "quantized",
+        "cache_config": {"backend": backend} | (few_bits if backend == "quanto" else {}),
+    }
+
+    def unpack(packed, bits):
+        return torch.cat([packed >> shift & 2**bits - 1 for shift in range(0, 8, bits)])
+
+    # Else quanto compiles something first.
+    monkeypatch.setattr(get_extension("quanto_cpp"), "_lib", SimpleNamespace(unpack=unpack))
+    with torch.no_grad():
+        expected = model.generate(prompt, **options)
+        with record(model) as seen:
+            given = model.generate(prompt, **options)
+    assert torch.equal(given, expected)
+    run = seen.run
+    assert (len(seen.runs), len(run.steps)) == (1, 11)
+    # The prompt read its own keys; what comes later reads what is left of them.
+    assert run.parted == 1
+    assert seen.layers[0].shape == (1, 6, 9, 9)
+    assert [step.layers[1].shape[-2:] for step in run.steps[1:]] == [(1, n) for n in range(10, 20)]
+    exact = eager(model, input_ids=given[:, :-1])[None]
+    apart = [
+        np.abs(layer.weights[0, :, 0] - exact[n][0, :, 8 + at, : 9 + at]).max()
+        for at, step in enumerate(run.steps[1:], start=1)
+        for n, layer in enumerate(step.layers)
+    ]
+    assert max(apart) > 1e-3  # the weights are those of the quantised keys
+    assert seen.check().verified
+    assert "stand apart" in repr(seen)
+    # Steps that read the same quantised keys share them.
+    tracks = {id(track): track for step in run.apart.values() for track, _ in step.values()}
+    kept = sum(track.kept().key.shape[-2] for track in tracks.values())
+    assert kept <= 3 * (19 if backend == "fp8" else 13 + 17 + 19)

@@ -67,9 +67,9 @@ def save(recording: Recording, path: str | PathLike[str]) -> None:
         for n, ((_, call), track) in enumerate(run.tracks.items())
     ]
     apart = [
-        _described(kept, f"apart.{step}.{n}.", put) | {"call": call, "step": step}
+        _described(track.step(cut), f"apart.{step}.{n}.", put) | {"call": call, "step": step}
         for step, found in run.apart.items()
-        for n, ((_, call), kept) in enumerate(found.items())
+        for n, ((_, call), (track, cut)) in enumerate(found.items())
     ]
     places = list(run.tracks)
     said = {
@@ -201,7 +201,7 @@ def _recording(said: dict[str, Any], arrays: dict[str, Array]) -> Recording:
     for layer in said["apart"]:
         kept = _kept(layer, arrays)
         place = (kept.name, _count(layer["call"]))
-        run.apart.setdefault(_count(layer["step"]), {})[place] = kept
+        run.apart.setdefault(_count(layer["step"]), {})[place] = Track(kept), 0
     places = list(run.tracks.items())
     for step in said["forwards"]:
         _expect(len(step) == len(places), "a step's layers")

@@ -126,8 +126,9 @@ class Recording(Shown):
         return "\n".join(lines)
 
     def check(self) -> Check:
-        """The proof of the worst layer: the model's output beside what was recorded."""
-        checks = [layer.check() for layer in self.layers]
+        """The proof of the worst layer and step: the model's output beside what was recorded."""
+        apart = [layer for step in self.run.apart for layer in self.run.layers_of_step(step)]
+        checks = [layer.check() for layer in (*self.layers, *apart)]
         if not checks:
             return Check(0.0, 0.0, 0.0, of="the model")
         worst = max(checks, key=lambda check: check.relative / check.bound)

@@ -98,7 +98,9 @@ class Run:
     def __init__(self, tracks: Iterable[tuple[Place, Track]] = ()) -> None:
         self.tracks = dict(tracks)
         self.tokens: dict[str, Tokens] = {}  # by the kind of layer: encoder, decoder
-        self.apart: dict[int, dict[Place, Kept]] = {}  # steps that could not be joined, by number
+        # Steps that could not be joined, by number: each is a cut of a track that began later.
+        self.apart: dict[int, dict[Place, tuple[Track, int]]] = {}
+        self.later: dict[Place, Track] = {}  # the last such tracks, which further steps may go on
         self.forwards: list[dict[Place, int]] = []  # for each step: which cut of which track
         self.stopped, self.parted = "", 0
         self.places: dict[str, Array] = {}  # of one item: where its tokens stood in the batch
@@ -109,26 +111,34 @@ class Run:
         self.forwards.append({})
 
     def add(self, place: Place, track: Track) -> None:
-        """Add an attention of the forward that is under way."""
+        """Add an attention of the forward that is under way, with which a track begins."""
         if place in self.tracks:
-            self.apart.setdefault(len(self.forwards) - 1, {})[place] = track.kept()
+            self.later[place] = track
         else:
             self.tracks[place] = track
-            self.grow(place)
-        self._layers = None
+        self.grow(place)
 
     def grow(self, place: Place) -> None:
         """Note that an attention went on in the forward that is under way."""
-        self.forwards[-1][place] = len(self.tracks[place].cuts) - 1
+        if place in self.later:
+            track = self.later[place]
+            self.apart.setdefault(len(self.forwards) - 1, {})[place] = track, len(track.cuts) - 1
+        else:
+            self.forwards[-1][place] = len(self.tracks[place].cuts) - 1
         self._layers = None
 
+    def track(self, place: Place) -> Track | None:
+        """What a further step of an attention may go on with."""
+        return (self.later if self.parted else self.tracks).get(place)
+
     def part(self) -> None:
-        """From the forward that is under way on, nothing is joined: each step stands alone."""
-        number = len(self.forwards) - 1
-        self.parted = self.parted or number
-        for place, track in self.take_back().items():
-            self.apart.setdefault(number, {})[place] = track
+        """From the forward that is under way on, nothing is joined with what was before."""
+        self.parted = len(self.forwards) - 1
+        taken = self.take_back()
         self.forwards.append({})
+        for place, kept in taken.items():
+            self.later[place] = Track(kept)
+            self.grow(place)
 
     def take_back(self) -> dict[Place, Kept]:
         """Take the forward that is under way out of the picture, so that all layers agree.
@@ -137,6 +147,9 @@ class Run:
             What it had brought so far, each attention alone.
         """
         taken = {}
+        for track, place_cut in self.apart.pop(len(self.forwards) - 1, {}).values():
+            if place_cut:
+                track.drop()
         for place in self.forwards.pop():
             track = self.tracks[place]
             taken[place] = copied(track.step(len(track.cuts) - 1))
@@ -152,8 +165,8 @@ class Run:
     @property
     def nbytes(self) -> int:
         """The bytes of what is kept."""
-        apart = sum(kept.nbytes for step in self.apart.values() for kept in step.values())
-        return apart + sum(track.nbytes for track in self.tracks.values())
+        apart = {id(track): track for step in self.apart.values() for track, _ in step.values()}
+        return sum(track.nbytes for track in (*self.tracks.values(), *apart.values()))
 
     @property
     def main(self) -> str:
@@ -207,7 +220,8 @@ class Run:
             self._layer(self.tracks[place].step(place_cut))
             for place, place_cut in self.forwards[number].items()
         ]
-        return found + [self._layer(kept) for kept in self.apart.get(number, {}).values()]
+        apart = self.apart.get(number, {}).values()
+        return found + [self._layer(track.step(place_cut)) for track, place_cut in apart]
 
     def item(self, item: int, reader: Reader) -> "Run":
         """One sequence alone, without its padding; its arrays have no batch axis.

@@ -15,6 +15,7 @@ from regard.recording.rules import Options
 
 # What all steps of one attention must share.
 _SAME = ("scale", "softcap", "sinks")
+MANY = 64  # so many parts are put together, else each step would look through more of them
 
 
 class Track:
@@ -40,8 +41,8 @@ class Track:
         """Which keys of a further step are new; None if the step does not go on from the last one.
 
         It goes on if one key came with each query (none in cross-attention), and if the keys before
-        those are the last ones that are known: all of them, or a window of them. Their first and
-        last are compared: beams that changed places, and a cache that was cut, are found out.
+        those are the last ones that are known: all of them, or a window of them. They are compared,
+        so beams that changed places, and a cache that was cut or quantised, are found out.
         """
         first, have = self._parts[0], self.cuts[-1][2]
         keys = valid_keys(kept)
@@ -51,21 +52,17 @@ class Track:
         alike = len(kept.key) == len(first.key) and len(kept.query) == len(first.query)
         if not (plain and same and alike) or not 0 <= known <= have or (have and not known):
             return None
-        for position in {0, known - 1} if known else ():
-            old = self._key(have - known + position)
-            if not np.array_equal(old, kept.key[..., position, :], equal_nan=True):
+        if len(self._parts) > MANY:
+            self.kept()
+        at = known - have  # where the keys of a part are among those that the step knows
+        for part in self._parts:
+            size = part.key.shape[-2]
+            begin, past = max(0, -at), min(size, known - at)
+            old, now = part.key[..., begin:past, :], kept.key[..., begin + at : past + at, :]
+            if not (np.array_equal(old, now) or np.array_equal(old, now, equal_nan=True)):
                 return None
+            at += size
         return slice(known, keys)
-
-    def _key(self, position: int) -> Array:
-        """One of the keys so far, (B, G, D)."""
-        past = self.cuts[-1][2]
-        for part in reversed(self._parts):
-            past -= part.key.shape[-2]
-            if position >= past:
-                break
-        found: Array = part.key[..., position - past, :]
-        return found
 
     def append(self, kept: Kept, rows: slice, new: slice) -> None:
         """Add some rows of a further step, and the keys that are new in it, as copies."""

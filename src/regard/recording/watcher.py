@@ -324,16 +324,16 @@ class Watcher:
         if self.heads is not None and len(kept.heads) != len(self.heads):
             kept = self._chosen(kept)
         run = self.recording.runs[-1]
-        track, rows = run.tracks.get(place), self._rows(run, kept)
+        track, rows = run.track(place), self._rows(run, kept)
         new = slice(0, valid_keys(kept)) if track is None else track.news(kept)
-        if (new is None or run.parted) and track is not None:
-            run.part()
-            new = slice(0, valid_keys(kept))
-        assert new is not None
+        if new is None:
+            if not run.parted:
+                run.part()
+            track, new = None, slice(0, valid_keys(kept))
         if not self.budget.take(kept, rows, new):
             self._stop(run, place)
             return
-        if track is None or run.parted:
+        if track is None:
             run.add(place, Track(copied(rows_of(kept, rows, new.stop))))
         else:
             track.append(kept, rows, new)
