@@ -539,6 +539,48 @@ def test_layers_and_heads_are_chosen(opened, seen, tmp_path):
         to_html(seen, tmp_path / "none.html", layers=[77])
 
 
+# ----------------------------------------------------------------------------- other ways to look
+
+
+def test_on_paper_everything_is_drawn_on_light_and_put_back(opened, cat):
+    page = opened(cat, scheme="dark")
+    page.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.page.get_attribute("html", "data-theme") == "light"
+    assert page.page.locator("#both > .card").count() == 6
+    assert page.page.locator("#cells").bounding_box()["width"] > 300
+    assert page.page.locator("#drawing path").count() > 0
+    page.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.settle()
+    assert page.page.get_attribute("html", "data-theme") is None
+    assert page.page.locator("#both > .card").count() == 0
+    page.quiet()
+
+
+def test_shades_stay_where_a_system_has_colours_of_its_own(opened, cat):
+    page = opened(cat)
+    shade = "getComputedStyle(document.querySelector('.word.picked')).backgroundColor"
+    before = page.page.evaluate(shade)
+    page.page.emulate_media(forced_colors="active")
+    assert page.page.evaluate(shade) == before
+    page.page.emulate_media(forced_colors="none")
+
+
+@pytest.mark.parametrize("width", [320, 527, 734, 1102, 1171])
+def test_a_word_stands_on_one_line(opened, cat, width):
+    page = opened(cat, width=width)
+    broken = "[...document.querySelectorAll('.word')].filter((w) => w.getClientRects().length > 1)"
+    assert page.page.evaluate(f"{broken}.length") == 0
+
+
+def test_what_is_no_number_is_told_from_what_is_masked(opened, tmp_path):
+    query, key, value = arrays(rows=5, keys=5)
+    query[0, 2] = np.nan
+    names = list("abcde")
+    look = regard.look(query, key, value).labels(names, names)
+    page = opened(to_html(look, tmp_path / "nan.html"), "#from=2&to=1&heads=0.0")
+    assert page.sentence() == "“c” gives “b” no number: query, key or bias hold NaN or infinity."
+
+
 # ------------------------------------------------------------------------------ two side by side
 
 

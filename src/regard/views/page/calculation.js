@@ -5,7 +5,7 @@ import { seen } from "./state.js";
 import { layers } from "./attention.js";
 import { labelOf } from "./groups.js";
 import { shade } from "./palette.js";
-import { exact, number, quoted } from "./say.js";
+import { exact, number, quoted, signed } from "./say.js";
 
 const open = new Set(); // steps that are unfolded, which stay so
 const MOST = 200; // keys that the softmax lists at once
@@ -97,7 +97,7 @@ function cards(layer, h, row, key) {
   const root = Math.abs(said.scale * Math.sqrt(layer.width) - 1) < 1e-6;
   const allowed = layer.allowed(h, row, key);
   const list = [["query · key", product, `${layer.width} products, summed`]];
-  list.push([root ? `÷ √${layer.width}` : `× ${number(said.scale, 4)}`, scaled, "scaled"]);
+  list.push([root ? `÷ √${layer.width}` : `× ${signed(String(Number(said.scale.toPrecision(4))))}`, scaled, "scaled"]);
   if (said.softcap) list.push([`cap ${said.softcap}`, layer.capped(scaled), `${said.softcap} · tanh(x ÷ ${said.softcap})`]);
   if (said.bias) list.push(["+ bias", layer.capped(scaled) + layer.bias(h, row, key), `bias ${number(layer.bias(h, row, key))}`]);
   const weight = layer.weight(h, row, key, false);

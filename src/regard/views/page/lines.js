@@ -98,6 +98,7 @@ function scene(now, l) {
   const svg = makeSvg("svg", { width: width - 4, height, role: "img", "aria-label": "Each line is a weight" });
   scroller.append(column(left, "left", side, now, tops[0]), column(right, "right", side, now, tops[1]), svg);
   scroller.style.setProperty("--tall", `${height}px`);
+  box.style.setProperty("--wide", `${width}px`); // also on paper, which is not as wide
   box.replaceChildren(make("div", { class: "heading" }, make("span", {}, "reads"), make("span", {}, "is read")), scroller);
   frame = { now, l, left, right, svg, side, gap, scroller, tops, link, width: box.clientWidth };
   scroller.scrollTop = kept ?? Math.max(0, left.findIndex((unit) => now.from.includes(unit.positions[0])) * LINE + tops[0] - 200);

@@ -2,7 +2,7 @@
 
 import { page } from "./data.js";
 import { byId, make } from "./dom.js";
-import { isPreview, onChange, readHash, seen } from "./state.js";
+import { flush, isPreview, onChange, readHash, seen, update } from "./state.js";
 import { layers } from "./attention.js";
 import { drawChanges } from "./compare.js";
 import { drawWords, sentence } from "./words.js";
@@ -19,7 +19,8 @@ import { exact, quoted } from "./say.js";
 function drawFinding() {
   const { parts, one } = sentence();
   const line = byId("sentence");
-  line.replaceChildren(...parts.map(([text, word]) => (word ? make("b", {}, make("bdi", {}, quoted(text, false))) : text)));
+  line.replaceChildren(...parts.flatMap(([text, word]) => word ? [make("b", {}, make("bdi", {}, quoted(text, false)))]
+    : text.split(/(<?\d+ %)/).map((part, n) => (n % 2 ? make("span", { class: "unbroken" }, part) : part))));
   line.dataset.weight = one.weight;
   line.dataset.baseline = one.baseline;
   line.setAttribute("aria-live", isPreview() ? "off" : "polite");
@@ -58,6 +59,25 @@ function finish(name) {
   if (!isPreview() && due.delete(name)) LATER[name]();
 }
 
+/** For paper: everything is drawn, one below the other, on light. */
+function onPaper() {
+  const root = document.documentElement, { theme } = root.dataset;
+  const turn = (begins) => {
+    root.toggleAttribute("data-paper", begins);
+    arrange();
+    if (begins) root.dataset.theme = "light";
+    else if (theme) root.dataset.theme = theme;
+    else delete root.dataset.theme;
+    update({});
+  };
+  turn(true);
+  flush();
+  due.delete("matrix");
+  due.forEach(finish);
+  drawMatrix(true);
+  addEventListener("afterprint", () => turn(false), { once: true });
+}
+
 function draw(changed) {
   const previewed = isPreview();
   document.body.classList.toggle("previewing", previewed);
@@ -90,7 +110,7 @@ const wide = matchMedia("(min-width: 62rem)");
 
 function arrange() {
   const scrolled = [...document.querySelectorAll(".scroller, .text")].map((box) => [box, box.scrollTop]);
-  for (const [n, name] of SECTIONS.entries()) byId(wide.matches ? ["left", "right"][n % 2] : "both").append(byId(name));
+  for (const [n, name] of SECTIONS.entries()) byId(wide.matches && !("paper" in document.documentElement.dataset) ? ["left", "right"][n % 2] : "both").append(byId(name));
   for (const [box, top] of scrolled) box.scrollTop = top; // what moves forgets it
 }
 
@@ -111,7 +131,7 @@ function opening() {
   onChange(draw);
   for (const section of document.querySelectorAll(".card")) watch.observe(section);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(new Set(["theme"])));
-  addEventListener("beforeprint", () => due.forEach(finish));
+  addEventListener("beforeprint", onPaper);
   addEventListener("hashchange", () => readHash(location.hash));
   if (location.hash.length > 1) readHash(location.hash);
   draw(new Set(["all"]));

@@ -10,6 +10,7 @@ import { labelOf } from "./groups.js";
 import { ground, scaled, shade } from "./palette.js";
 import { exact, points, quoted } from "./say.js";
 
+const SLICE = 12; // milliseconds of work between two frames
 const LABELLED = 11; // pixels a cell, from which on tokens stand beside it
 const MARGIN = 26;
 const WIDE = 110; // the most that names take
@@ -18,18 +19,19 @@ const END = 14; // so that the last tick is not cut off
 
 let canvas = null, stop = null, held = null, drag = null, cursor = null, drawn = "";
 
-export function drawMatrix() {
+/** Draw it, a few rows at a time, or at once. */
+export function drawMatrix(whole = false) {
   const now = seen();
   if (!canvas) build();
   const name = [now.kind, now.heads.join(";"), now.how, now.measure, now.scale, now.bare, now.pool, now.zoom, ground(), byId("plane").clientWidth].join(" ");
-  if (name === drawn && held) return paint();
+  if (name === drawn && held && !whole) return paint();
   drawn = name;
   stop?.();
   held = { now: { ...now }, ...layout(now) };
   stop = pool(now, held.frame, (cells, first, past) => {
     colour(held, cells, first, past);
     paint();
-  });
+  }, whole ? Infinity : SLICE);
 }
 
 function build() {

@@ -2,8 +2,6 @@
 
 import { layers } from "./attention.js";
 
-const SLICE = 12; // milliseconds of work between two frames
-
 /** What is looked at: rows r0 ≤ row < r1 and keys k0 ≤ key < k1 in so many cells. */
 export function frameOf(now, most) {
   const layer = layers[now.heads[0][0]];
@@ -14,7 +12,7 @@ export function frameOf(now, most) {
 }
 
 /** Fill the cells, a few rows at a time; `done` is told which rows of cells are new. */
-export function pool(now, frame, done) {
+export function pool(now, frame, done, slice) {
   const { zoom: [r0, , k0, k1], rows, keys, down, across } = frame;
   const cells = new Float64Array(down * across).fill(NaN);
   const count = new Uint32Array(down * across);
@@ -24,7 +22,7 @@ export function pool(now, frame, done) {
   let row = 0, stopped = false;
   const work = () => {
     if (stopped) return;
-    const until = performance.now() + SLICE, first = Math.floor((row * down) / rows);
+    const until = performance.now() + slice, first = Math.floor((row * down) / rows);
     while (row < rows && performance.now() < until) {
       const at = Math.floor((row * down) / rows) * across;
       combined(now, r0 + row, k0, k1, line, lifts);

@@ -60,13 +60,17 @@ let changed = new Set();
 
 function announce(names) {
   names.forEach((name) => changed.add(name));
-  if (!due) due = requestAnimationFrame(() => {
-    const now = changed;
-    due = 0;
-    changed = new Set();
-    current = null;
-    for (const listener of listeners) listener(now);
-  });
+  if (!due) due = requestAnimationFrame(flush);
+}
+
+/** Have what has changed drawn, in the next frame or at once. */
+export function flush() {
+  cancelAnimationFrame(due);
+  const now = changed;
+  due = 0;
+  changed = new Set();
+  current = null;
+  for (const listener of listeners) listener(now);
 }
 
 /** Change what is looked at, and keep it. */
