@@ -353,7 +353,14 @@ def wav2vec2() -> Made:
 NORMS = ("q_norm.weight", "k_norm.weight", "q_layernorm.weight", "k_layernorm.weight")
 PROJECTIONS = (
     *("q_proj.weight", "k_proj.weight", "query.weight", "key.weight", ".q.weight", ".k.weight"),
-    *("q_lin.weight", "k_lin.weight", "c_attn.weight", "Wqkv.weight", "qkv.weight"),
+    *(
+        "q_lin.weight",
+        "k_lin.weight",
+        "c_attn.weight",
+        "Wqkv.weight",
+        "qkv.weight",
+        "in_proj_weight",
+    ),
 )
 
 
