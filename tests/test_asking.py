@@ -400,6 +400,9 @@ def test_an_index_is_used_again_until_the_text_changes(notes, tmp_path, monkeypa
     counted.clear()
     assert regard.ask(QUESTION, [notes, more], index=index).sentences == 12
     assert counted == [11]
+    monkeypatch.setattr("regard.asking.index.VERSION", 4)
+    assert regard.ask(QUESTION, [notes, more], index=index).sentences == 12
+    assert counted == [11, 11, 1]
 
 
 def test_an_index_keeps_that_a_text_is_empty(notes, tmp_path):

@@ -53,10 +53,12 @@ class _Kept(Sequence[Sentence]):
 
 @contextmanager
 def opened(path: str | PathLike[str], model: str) -> Iterator[dict[str, Entry]]:
-    """What an index keeps, by the texts' names; nothing where there is no such file yet.
+    """What an index keeps, by the texts' names.
+
+    Nothing where there is no such file yet, or one of another version or model.
 
     Raises:
-        ValueError: it is damaged, another kind of file, or of another version.
+        ValueError: it is damaged, or another kind of file.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -79,10 +81,8 @@ def _entries(path: Path, file: Any, model: str) -> dict[str, Entry]:
     said = dict(file.metadata() or {})
     if said.get("format") != FORMAT:
         raise ValueError(f"index: {path} is another kind of file; name a new one")
-    if said.get("version") != str(VERSION):
-        raise ValueError(f"index: {path} is of another version; remove it")
-    if said.get("model") != model:
-        return {}
+    if (said.get("version"), said.get("model")) != (str(VERSION), model):
+        return {}  # it is written anew
 
     def entry(n: int, digest: str, counts: list[int], sizes: list[int]) -> Entry:
         shapes = [file.get_slice(f"{n}.{block}").get_shape() for block in range(len(sizes))]
