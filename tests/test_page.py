@@ -588,6 +588,7 @@ def test_two_recordings_side_by_side(opened, seen, tmp_path):
     soft = recorded(CAT.replace("tired", "soft"))
     found = side_by_side(seen, soft, "it", "cat")
     page = opened(compared_to_html(found, tmp_path / "both.html"))
+    assert "Without a counterpart" not in page.text("#notes")
     it, tom = seen["it"].positions[0], seen["cat"].positions[0]
     weights = [x.layer(3).weights[0, 1, it, tom] for x in (seen, soft)]
     assert [round(float(w), 2) for w in weights] == [0.49, 0.15]
@@ -602,6 +603,9 @@ def test_two_recordings_side_by_side(opened, seen, tmp_path):
     page.settle()
     assert page.page.locator("#changed tr.chosen").count() == 1
     page.quiet()
+    two = side_by_side(seen, recorded(CAT.replace("tired", "very tired")), "it")
+    page = opened(compared_to_html(two, tmp_path / "more.html"))
+    assert "Without a counterpart in the first text: very." in page.text("#notes")
 
 
 # --------------------------------------------------------------------------- models of other kinds

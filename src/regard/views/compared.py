@@ -111,7 +111,8 @@ def difference(compared: Compared) -> str:
     return "in the second recording"
 
 
-def _notes(compared: Compared) -> Iterator[str]:
+def alone(compared: Compared) -> Iterator[str]:
+    """Which words of one text stand for none of the other."""
     for side, one in enumerate((compared.before, compared.after)):
         paired = {p for pair in compared.words for p in pair[side].positions}
         lone: list[Word] = [w for w in one.words() if not set(w.positions) & paired]
@@ -120,6 +121,10 @@ def _notes(compared: Compared) -> Iterator[str]:
             more = f" and {len(lone) - 8} more" if len(lone) > 8 else ""
             other = "second" if side == 0 else "first"
             yield f"Without a counterpart in the {other} text: {some}{more}."
+
+
+def _notes(compared: Compared) -> Iterator[str]:
+    yield from alone(compared)
     yield (
         "before, after: the weight in the two recordings; others: what the other tokens give it "
         "on average in the first · moved: half the sum of the differences of a row's weights"

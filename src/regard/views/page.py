@@ -21,7 +21,7 @@ from regard.recording.recording import Recording
 from regard.recording.words import Text, Word
 from regard.views.asked import position, whole, word
 from regard.views.carried import PAIRS, Shown, Source, carry, described_alone, some_heads
-from regard.views.compared import difference
+from regard.views.compared import alone, difference
 from regard.views.document import MEASURED, document
 from regard.views.labels import visible
 from regard.views.looking import filled
@@ -206,6 +206,7 @@ def _of_both(compared: Compared) -> Source:
     worst = max(checks, key=lambda check: check.relative / check.bound)
     models = " · ".join(dict.fromkeys(source.described for source in sides))
     notes = list(dict.fromkeys(note for source in sides for note in source.notes))
+    notes[:0] = alone(compared)
     return Source(
         sides[0].model, models, worst, layers, texts, never, sides[0].measures, notes, grids
     )
