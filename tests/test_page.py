@@ -632,6 +632,12 @@ def test_an_encoder_and_a_decoder(opened, tmp_path):
         weights = page.page.evaluate("(a) => regard.weights(a[0], 1, a[1])", [shown, row])
         assert weights == pytest.approx(list(cross.weights[0, 1, row]), abs=1e-6)
     page.quiet()
+    before = page.sentence()
+    page = opened(tmp_path / "bart.html", "#kind=cross")
+    assert page.sentence() == before
+    page = opened(tmp_path / "bart.html", "#kind=encoder&from=99&to=1")
+    assert "“6”" in page.sentence()
+    page.quiet()
 
 
 def test_heads_that_share_a_key_head_stand_together(opened, tmp_path):

@@ -35,9 +35,9 @@ def apart(words: tuple[Spot, ...], grid: Grid) -> tuple[tuple[Spot, ...], list[t
     return words[:before], [words[before + r * columns :][:columns] for r in range(rows)]
 
 
-def numbered(n: int, count: int) -> str:
-    """The number of a row or column, where it is written."""
-    return str(n) if count <= MANY or n % EVERY == 0 else ""
+def numbered(n: int, count: int, most: int = MANY) -> str:
+    """The number of a row or column, where it is written: of more than `most` not of each."""
+    return str(n) if count <= most or n % EVERY == 0 else ""
 
 
 def in_terminal(rows: list[tuple[Spot, ...]], pen: Pen) -> Iterator[Text] | None:
@@ -53,7 +53,7 @@ def in_terminal(rows: list[tuple[Spot, ...]], pen: Pen) -> Iterator[Text] | None
 def _lines(rows: list[tuple[Spot, ...]], wide: int, pen: Pen) -> Iterator[Text]:
     count = len(rows[0])
     if wide > 1:
-        top = "".join(f"{numbered(n, count)[-2:]:>{wide}}" for n in range(count))
+        top = "".join(f"{numbered(n, count, 5 * wide):>{wide}}" for n in range(count))
         yield Text(MARGIN + " " * 4) + pen.quiet(top)
     for n, spots in enumerate(rows):
         line = Text(MARGIN) + pen.quiet(f"{numbered(n, len(rows)):>3} ")
@@ -65,10 +65,10 @@ def _lines(rows: list[tuple[Spot, ...]], wide: int, pen: Pen) -> Iterator[Text]:
 def _cell(spot: Spot, wide: int, pen: Pen) -> Text:
     if spot.kind == "pinned":
         return pen.write({1: "X", 2: "[]"}.get(wide, f"{'[]':>{wide}}"), "bold")
-    value = 0.0 if np.isnan(spot.shade) else spot.shade
+    value = 0.0 if np.isnan(spot.shade) or abs(spot.shade) < FAINT else spot.shade
     if not pen.shades:  # figures, or tenths where there is little room
         tenths = "-" if value <= -0.05 else str(min(round(10 * value), 9)) if value >= 0.05 else "."
-        return pen.write(f"{points(value) if wide > 2 else tenths:>{wide}}")
+        return pen.write(f"{points(spot.shade) if wide > 2 else tenths:>{wide}}")
     return Text(" " * wide, f"on {shade(round(tone(value), 2), pen.ground)}")
 
 

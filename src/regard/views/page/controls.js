@@ -2,7 +2,7 @@
 
 import { page } from "./data.js";
 import { byId, make } from "./dom.js";
-import { everyHead, first, hash, onChange, pinning, preview, state, update } from "./state.js";
+import { everyHead, hash, onChange, pinning, preview, startOf, state, update } from "./state.js";
 import { layers } from "./attention.js";
 import { hasMaps, hasMeasures } from "./heads.js";
 import { compare, switched } from "./compare.js";
@@ -88,15 +88,7 @@ function sync(changed) {
 
 function otherKind(kind) {
   if (compare && kind !== state.kind && switched(kind)) return switched(kind);
-  const [head] = everyHead(kind);
-  const { offset } = layers[head[0]].said;
-  const base = { ...first, kind, heads: [head], direction: "reads" };
-  // The last token that has something to read: in order, the first ones see little.
-  for (let p = offset + layers[head[0]].rows - 1; p >= offset; p--) {
-    const change = pinning([p], base);
-    if (change.to) return { ...base, ...change };
-  }
-  return { ...base, from: [offset], to: [0] };
+  return startOf(kind);
 }
 
 /** The same word the other way round. */

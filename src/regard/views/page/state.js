@@ -117,8 +117,8 @@ function keep() {
 /** Read a hash; what makes no sense is left as it is. */
 export function readHash(text) {
   const given = new URLSearchParams(text.replace(/^#/, ""));
-  const change = { ...first };
-  if (layers.some((layer) => layer.said.kind === given.get("kind"))) change.kind = given.get("kind");
+  const kind = layers.find((layer) => layer.said.kind === given.get("kind"))?.said.kind ?? first.kind;
+  const change = kind === first.kind ? { ...first } : startOf(kind);
   const [rows, keys] = textsOf(change.kind).map((name) => page.texts[name].labels.length);
   const numbers = (name, most) => {
     const found = (given.get(name) ?? "").split(",").filter((n) => /^\d+$/.test(n)).map(Number);
@@ -132,7 +132,6 @@ export function readHash(text) {
   const wanted = (given.get("heads") ?? "").split(",");
   const heads = named.filter(([name]) => wanted.includes(name)).map(([, head]) => head);
   if (heads.length) change.heads = heads;
-  else if (change.kind !== first.kind) change.heads = [everyHead(change.kind)[0]];
   for (const name of NAMED.slice(1)) if (/^[a-z_]+$/.test(given.get(name) ?? "")) change[name] = given.get(name);
   change.bare = given.get("bare") === "1";
   const mass = Number(given.get("mass") ?? NaN);
@@ -277,4 +276,16 @@ export function pinning(positions, base = state) {
     if (best) change.heads = [links[top.number].head];
   }
   return change;
+}
+
+/** What another kind of attention begins with: its last token that has something to read. */
+export function startOf(kind) {
+  const [head] = everyHead(kind);
+  const { offset } = layers[head[0]].said;
+  const base = { ...first, kind, heads: [head], direction: "reads" };
+  for (let p = offset + layers[head[0]].rows - 1; p >= offset; p--) { // the first ones see little
+    const change = pinning([p], base);
+    if (change.to) return { ...base, ...change };
+  }
+  return { ...base, from: [offset], to: [0] };
 }
