@@ -226,6 +226,11 @@ def _tell(watcher: Watcher) -> None:
     recording = watcher.recording
     reasons = "".join(f"\n  {name}: {why}" for name, why in recording.unrecorded.items())
     if not watcher.forwards:
+        if "torch._dynamo" in sys.modules and hasattr(watcher, "modules"):
+            reasons += (
+                "\nA compiled function (torch.compile) that calls it shows nothing: compile the "
+                "model itself, or call the function as it is"
+            )
         raise RuntimeError(
             "nothing was recorded: the model was not called inside the `with` block. Call the "
             "model that was given to record(), as model(**inputs), model.generate(...) or "
@@ -244,6 +249,12 @@ def _tell(watcher: Watcher) -> None:
         raise RuntimeError(f"nothing was recorded:{reasons}")
     if type(watcher) is Watcher:  # Keras's layers are in no numbered stacks
         recording.unrecorded |= _without_attention(watcher)
+    if watcher.dropped:
+        warnings.warn(
+            "the model is in training and drops weights: those before dropout are shown, and the "
+            "check says how far the output is from them; model.eval() drops none",
+            stacklevel=4,
+        )
     if recording.unrecorded:
         listed = "".join(f"\n  {name}: {why}" for name, why in recording.unrecorded.items())
         warnings.warn(f"not recorded:{listed}", stacklevel=4)

@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+import numpy as np
+
 from regard.core.arguments import Array
 from regard.core.indexing import size_in_words
 from regard.recording.layer import Kept
@@ -35,13 +37,27 @@ class Budget:
         return True
 
     def refuse_over(
-        self, config: Any, items: int, tokens: int, size: int, layers: Any, heads: Any
+        self,
+        model: Any,
+        given: dict[str, Any],
+        rows: tuple[int, int] | None,
+        dtype: np.dtype[Any] | None,
+        layers: Any,
+        heads: Any,
     ) -> None:
         """Refuse a forward that is known to need too much, from the model's configuration.
 
         Raises:
             ValueError: says how much it would take, and what to leave out.
         """
+        inputs = [g for n in ("input_ids", "inputs_embeds") if (g := given.get(n)) is not None]
+        if not inputs or len(inputs[0].shape) < 2:
+            return
+        items, tokens = inputs[0].shape[:2]
+        if rows is not None:
+            tokens = max(0, min(tokens, rows[1]) - rows[0])
+        own = getattr(getattr(model, "dtype", None), "itemsize", 4)
+        size, config = own if dtype is None else dtype.itemsize, getattr(model, "config", None)
         found = _expected(config, size)
         if found is None:
             return

@@ -24,7 +24,7 @@ from regard.core.attention import compute
 from regard.core.call import check
 from regard.recording.frame import Frame
 from regard.recording.layer import Kept, differences, with_dtype
-from regard.recording.rules import NotRecordableError, array, tensor, translate_plain
+from regard.recording.rules import NotRecordableError, array, cast, tensor, translate_plain
 from regard.recording.watcher import Watcher
 
 _SDPA = functional.scaled_dot_product_attention
@@ -116,7 +116,7 @@ def _called(watcher: Watcher, func: Any, args: Any, kwargs: dict[str, Any]) -> A
     said = {"is_causal": given.get("is_causal") or None, "dropout": given.get("dropout_p")}
     return watcher.attention(
         module,
-        (_four(query), _four(given["key"]), _four(given["value"])),
+        cast(_four(query), _four(given["key"]), _four(given["value"])),
         meaning,
         said,
         run,
@@ -168,12 +168,12 @@ class _Hooks:
     def opens(self, module: Any, args: Any) -> None:
         if module is self.watcher.model and self.watcher.bare:
             self.watcher.opens(module, args, {})
-        if id(module) in self.modules:
+        if id(module) in self.modules and self.watcher.mine:
             self.attended.discard(id(getattr(module, "self_attn", None)))
             _off.enter(module)
 
     def closes(self, module: Any, args: Any, *rest: Any) -> Any:
-        if id(module) not in self.modules:
+        if id(module) not in self.modules or not self.watcher.mine:
             return None
         kwargs, output = rest if len(rest) == 2 else ({}, None)  # PyTorch says less after an error
         try:
@@ -216,6 +216,7 @@ def _attended(
 def _recorded(
     watcher: Watcher, module: Any, place: Any, given: dict[str, Any], output: Any, layer: Any
 ) -> Any:
+    watcher.dropped |= bool(module.training and module.dropout)
     source = given["src" if layer else "query"]
     padding, nested = given.get(f"{'src_' if layer else ''}key_padding_mask"), source.is_nested
     if nested:

@@ -33,6 +33,16 @@ def array(tensor: Any) -> Array:
     return found
 
 
+def cast(*tensors: Any) -> tuple[Any, ...]:
+    """Cast query, key and value as autocast does for attention, if it is on."""
+    torch, device = sys.modules["torch"], tensors[0].device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return tensors
+    from regard.torch.attention import cast as casting
+
+    return casting(*tensors)
+
+
 class EngineError(ValueError):
     """What the model asks of its attention and our kernel does not do here."""
 

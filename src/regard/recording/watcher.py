@@ -1,5 +1,6 @@
 """What sits beside a model while it runs: keeps each attention, proves it, and counts the bytes."""
 
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from regard.recording.rules import (
     NotRecordableError,
     Options,
     array,
+    cast,
     looks_causal,
     tensor,
     translate,
@@ -35,6 +37,9 @@ _ELSEWHERE = ("key_value_states", "encoder_hidden_states")
 # What reading or computing an attention of an unknown kind may raise; it is then not recorded.
 _OUR_REFUSALS = (TypeError, ValueError, RuntimeError, NotImplementedError)
 _CACHES = ("cache", "past_key_values", "cache_params")
+_THREAD = "it ran while a call of another thread was recorded"
+
+_active: list["Watcher"] = []  # all that watch a PyTorch model
 
 
 class Watcher:
@@ -58,6 +63,9 @@ class Watcher:
         self.dtype, self.budget = dtype, Budget(limit)
         self.modules = [module for _, module in named]
         self.names = {id(module): name for name, module in named}
+        self._home = self._thread = threading.get_ident()  # who records; whose forward is under way
+        self._lock = threading.Lock()
+        self.dropped = False  # whether a call dropped weights, as in training
         self.inside = 0  # depth of attention functions that are under way
         self.interface = bool(getattr(model, "_supports_attention_backend", False))
         self.around: Callable[[], Any] = nullcontext  # entered around each outermost forward
@@ -77,6 +85,7 @@ class Watcher:
     # ------------------------------------------------------------------ hooks
 
     def __enter__(self) -> "Watcher":
+        _active.append(self)
         whole, configs = [] if self.bare else [self.model], {}
         for module in self.modules:
             config = vars(module).get("config")
@@ -99,6 +108,7 @@ class Watcher:
         return self
 
     def __exit__(self, *_: object) -> None:
+        _active.remove(self)
         for handle in self._handles:
             handle.remove()
         self._frames, self._caches, self._output, self.known = [], [], None, {}
@@ -106,16 +116,35 @@ class Watcher:
     def opens(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a forward begins."""
         frame = Frame(module, args, kwargs)
-        if not self._frames:
-            self._begins(frame)
-            self._within = self.around()
-            self._within.__enter__()
-        self._frames.append(frame)
+        with self._lock:
+            if self._frames and not self.mine:
+                if not self._is_elsewhere():
+                    self.recording.unrecorded["a call in another thread"] = _THREAD
+                return
+            if not self._frames:
+                if self._is_elsewhere():
+                    return
+                self._thread = threading.get_ident()
+                self._begins(frame)
+                self._within = self.around()
+                self._within.__enter__()
+            self._frames.append(frame)
+
+    @property
+    def mine(self) -> bool:
+        """Whether the forward that is under way is one of this thread."""
+        return self._thread == threading.get_ident()
+
+    def _is_elsewhere(self) -> bool:
+        """Whether this thread records the model itself, and this recorder is another thread's."""
+        me = threading.get_ident()
+        same = (watcher for watcher in _active if watcher.model is self.model)
+        return self._home != me and any(watcher._home == me for watcher in same)
 
     def closes(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         """Note that a forward ends; without an output it raised."""
-        if not any(frame.module is module for frame in self._frames):
-            return  # it was refused before it began
+        if not self.mine or not any(frame.module is module for frame in self._frames):
+            return  # it was refused before it began, or is not recorded here
         while self._frames.pop().module is not module:
             pass
         if self._frames:
@@ -148,7 +177,8 @@ class Watcher:
         if encoded is not None and self._output is not None:
             goes_on |= first(encoded) is first(self._output)
         if not runs or not goes_on:
-            self._refuse_too_much(frame)
+            some = (self.tokens, self.dtype, self.layers, self.heads)
+            self.budget.refuse_over(self.model, frame.given, *some)
             runs.append(Run())
         self._caches = caches
         self.forwards += 1
@@ -170,11 +200,13 @@ class Watcher:
         given: dict[str, Any],
     ) -> Any:
         """Let an attention be computed, and keep what it was; returns what it returned."""
+        if not self.under_way:
+            return run_it()
         self.inside += 1  # what the function calls in its turn is no attention of its own
         try:
             return self.attention(
                 module,
-                (query, key, value),
+                cast(query, key, value),
                 lambda: translate(implementation, module, query, key, mask, given, self.known),
                 given,
                 run_it,
@@ -205,10 +237,11 @@ class Watcher:
             theirs: the output (B, H, T, V) in what `run_it` returned.
             ours: from our output to what the model takes for the result.
         """
-        place = self.place(module) if self._frames else None
+        place = self.place(module) if self.under_way else None
         if place is None:
             return run_it()
         name, computed = place[0], None
+        self.dropped |= bool(given.get("dropout"))
         try:
             kept = self.kept(module, name, operands, meaning(), given)
             if self.engine == "regard":
@@ -236,8 +269,8 @@ class Watcher:
 
     @property
     def under_way(self) -> bool:
-        """Whether the model's forward runs."""
-        return bool(self._frames)
+        """Whether the model's forward runs, in this thread."""
+        return bool(self._frames) and self.mine
 
     def place(self, module: Any) -> Place | None:
         """Where an attention of this forward stands; None where recording has stopped."""
@@ -364,16 +397,3 @@ class Watcher:
         begin = run.tokens[stacks(kept.kind)[0]].size - count
         first, past = (min(max(0, position - begin), count) for position in self.tokens)
         return slice(first, max(first, past))
-
-    def _refuse_too_much(self, frame: Frame) -> None:
-        """Refuse before the first forward, where the model's configuration tells the size."""
-        given = [g for n in ("input_ids", "inputs_embeds") if (g := frame.given.get(n)) is not None]
-        if not given or len(given[0].shape) < 2:
-            return
-        items, tokens = given[0].shape[:2]
-        if self.tokens is not None:
-            tokens = max(0, min(tokens, self.tokens[1]) - self.tokens[0])
-        size = getattr(getattr(self.model, "dtype", None), "itemsize", 4)
-        size = size if self.dtype is None else self.dtype.itemsize
-        config = getattr(self.model, "config", None)
-        self.budget.refuse_over(config, items, tokens, size, self.layers, self.heads)
