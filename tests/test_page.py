@@ -389,6 +389,13 @@ def test_keys_do_what_the_hand_does(opened, cat):
     page.settle()
     assert page.page.locator(".cell[aria-pressed=true]").count() == 1
     press("m")
+    press("ArrowUp")
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
+        press(f"Shift+{key}")
+    press("Enter")
+    page.settle()
+    found = page.page.evaluate("[regard.state().from.length, regard.state().to.length]")
+    assert found == [2, 3]
     press("?")
     assert page.page.locator("dialog[open]").count() == 1
     press("Escape")

@@ -135,7 +135,7 @@ const KEYS = [
   ["/", "find a word or a position; Enter goes to the next"],
   ["arrows", "move among words, heads, dimensions or cells; what is under the focus is previewed"],
   ["Enter", "pin it"],
-  ["Shift + arrows", "a span of words"],
+  ["Shift + arrows", "a span of words, a part of the matrix"],
   ["t", "in the text: make this word the other end of the link"],
   ["+  −  0", "in the matrix: closer, farther, all"],
   ["w  h  c  l  m", "go to words, heads, calculation, lines, matrix"],

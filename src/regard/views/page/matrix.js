@@ -17,7 +17,7 @@ const WIDE = 110; // the most that names take
 const LARGEST = 40; // pixels a cell
 const END = 14; // so that the last tick is not cut off
 
-let canvas = null, stop = null, held = null, drag = null, cursor = null, drawn = "";
+let canvas = null, stop = null, held = null, drag = null, cursor = null, anchor = null, drawn = "";
 
 /** Draw it, a few rows at a time, or at once. */
 export function drawMatrix(whole = false) {
@@ -204,10 +204,16 @@ function chosenRows(now) {
   return rowsOf(layers[now.heads[0][0]], now.from);
 }
 
+/** What is being marked: the ranges of a drag, or from where Shift and arrows began. */
+function marked() {
+  if (drag) return drag.ranges;
+  return anchor && cursor ? [[anchor[0], cursor[0]], [anchor[1], cursor[1]]] : null;
+}
+
 function pale(brush, now, paper) {
-  const rows = chosenRows(now);
-  if (!drag && now.from.length * now.to.length < 4) return;
-  const [x, y, w, h] = drag ? boxOf(...drag.ranges) : boxOf(rows, now.to);
+  const ranges = marked();
+  if (!ranges && now.from.length * now.to.length < 4) return;
+  const [x, y, w, h] = boxOf(...(ranges ?? [chosenRows(now), now.to]));
   const { margin, wide, tall } = held;
   brush.save();
   brush.beginPath();
@@ -225,7 +231,7 @@ function pale(brush, now, paper) {
 function outline(brush, now, text) {
   const rows = chosenRows(now);
   if (!rows.length) return;
-  const [x, y, w, h] = drag ? boxOf(...drag.ranges) : boxOf(rows, now.to);
+  const [x, y, w, h] = boxOf(...(marked() ?? [rows, now.to]));
   const { margin, wide, tall } = held;
   brush.save();
   brush.beginPath();
@@ -264,7 +270,7 @@ function listen() {
     if (cell) say(cell);
     paint();
   });
-  canvas.addEventListener("pointerleave", () => { cursor = null; paint(); });
+  canvas.addEventListener("pointerleave", () => { cursor = anchor = null; paint(); });
   canvas.addEventListener("pointerdown", (event) => {
     const cell = at(event);
     if (!cell || event.button) return;
@@ -286,8 +292,8 @@ function listen() {
   }, { passive: false });
   canvas.addEventListener("keydown", (event) => {
     const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    if (step) move(step);
-    else if (event.key === "Enter" && cursor) pin([cursor[0], cursor[0]], [cursor[1], cursor[1]]);
+    if (step) move(step, event.shiftKey);
+    else if (event.key === "Enter" && cursor) pin(...(marked() ?? [[cursor[0], cursor[0]], [cursor[1], cursor[1]]]));
     else if (event.key === "+" || event.key === "=") zoomBy(0.5, cursor);
     else if (event.key === "-") zoomBy(2, cursor);
     else if (event.key === "0") update({ zoom: null });
@@ -296,9 +302,10 @@ function listen() {
   });
 }
 
-function move([down, right]) {
+function move([down, right], marks) {
   const now = seen(), layer = layers[now.heads[0][0]];
   const [row, key] = cursor ?? [chosenRows(now)[0] ?? 0, now.to[0]];
+  anchor = marks ? anchor ?? [row, key] : null;
   const { zoom } = held.frame;
   cursor = [Math.max(zoom[0], Math.min(zoom[1] - 1, row + down)), Math.max(zoom[2], Math.min(zoom[3] - 1, key + right))];
   cursor = [Math.min(cursor[0], layer.rows - 1), Math.min(cursor[1], layer.keys - 1)];
@@ -310,6 +317,7 @@ const span = ([a, b]) => Array.from({ length: Math.abs(b - a) + 1 }, (_, n) => M
 
 function pin(rows, keys) {
   const { offset } = layers[seen().heads[0][0]].said;
+  anchor = null;
   update({ from: span(rows).map((row) => row + offset), to: span(keys), list: "heads" });
 }
 

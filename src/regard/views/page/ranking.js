@@ -37,7 +37,7 @@ export function drawRanking() {
   table.classList.toggle("with-value", now.measure === "contribution");
   table.end.textContent = percent(end);
   const name = widest(shown.map((unit) => unit.short.slice(0, 40)), 15.2);
-  table.style.setProperty("--name", `${Math.min(Math.max(name, 26), 116)}px`);
+  table.style.setProperty("--name", `${Math.min(8 * Math.ceil(name / 8), 116)}px`); // in steps: else it would tremble
   table.style.setProperty("--places", Math.max(...shown.map((unit) => where(unit.positions).length), 2));
   table.style.setProperty("--head", best || now.heads.length === 1 ? 4 : 7);
   while (rows.length > shown.length) rows.pop().row.remove();
