@@ -557,6 +557,43 @@ def test_gradients_flow_while_our_kernel_computes():
 # ------------------------------------------------------------------ views, files, other backends
 
 
+class Class(theirs.Layer):
+    """Puts a token before the patches."""
+
+    def build(self, shape):
+        self.token = self.add_weight(shape=(1, 1, shape[-1]), name="token")
+
+    def call(self, x):
+        token = ops.broadcast_to(self.token, (ops.shape(x)[0], 1, x.shape[-1]))
+        return ops.concatenate([token, x], axis=1)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_patches_of_an_image_are_named_by_row_and_column(marked):
+    image = keras.Input((24, 40, 3), name="image")
+    x = theirs.Conv2D(WIDTH, 8, strides=8, name="patches")(image)
+    x = theirs.Reshape((15, WIDTH))(x)
+    x = Class()(x) if marked else x
+    x = x + theirs.MultiHeadAttention(num_heads=2, key_dim=7, name="first")(x, x)
+    model = sharpened(keras.Model(image, theirs.Dense(3)(x)))
+    before = ["[CLS]"] if marked else []
+    grid = [f"{row},{column}" for row in range(3) for column in range(5)]
+    images = normal(ITEMS, 24, 40, 3)
+    plain = numbers(model(images))
+    with regard.record(model) as seen:
+        assert np.array_equal(numbers(model(images)), plain)
+    assert seen.tokens == [before + grid] * ITEMS
+    assert seen.run.tokens["encoder"].grid == (3, 5)
+    assert len(seen.item(1).reads("2,4")) == 14
+    assert seen.check().verified
+    with regard.record(model) as seen:
+        model.predict(images, batch_size=2, verbose=0)
+    assert {run.tokens["encoder"].grid for run in seen.runs} == {(3, 5)}
+    with regard.record(model) as seen:
+        model.predict(images[[0, 1, 2, 0]], batch_size=2, verbose=0)
+    assert (seen.run.items, seen.run.tokens["encoder"].grid) == (4, (3, 5))
+
+
 def test_views_and_files(tmp_path):
     model, tokens = encoder(), ids(lengths=LENGTHS)
     with regard.record(model) as seen:

@@ -32,6 +32,7 @@ def side_by_side(runs: list[Run]) -> list[Run]:
         found.tokens[stack] = Tokens()
         ids, real = (np.concatenate([getattr(one, n) for one in parts]) for n in ("ids", "real"))
         found.tokens[stack].append(0, ids, real)
+        found.tokens[stack].grid = parts[0].grid
     if len(whole) < len(runs):
         found.stopped = f"{runs[-1].stopped}; of the items, the first {found.items} are kept"
     return [found]
@@ -40,7 +41,7 @@ def side_by_side(runs: list[Run]) -> list[Run]:
 def _frame(run: Run) -> Any:
     """What batches must have in common, to be parts of one picture."""
     layers = [(place, *_shape(track.kept())) for place, track in run.tracks.items()]
-    return layers, {stack: tokens.size for stack, tokens in run.tokens.items()}
+    return layers, {stack: (tokens.size, tokens.grid) for stack, tokens in run.tokens.items()}
 
 
 def _shape(kept: Kept) -> tuple[Any, ...]:

@@ -26,6 +26,7 @@ class KerasFrame(Frame):
         first = keras.tree.flatten(args[0]) if args else []
         if len(known) == len(first) and not isinstance(args[0], dict):
             named[: len(known)] = known
+        self.images = [one for _, one in inputs if len(getattr(one, "shape", ())) == 4]
         self.planes = {
             name: array(one)
             for name, (_, one) in zip(named, inputs, strict=True)
@@ -50,6 +51,24 @@ class KerasFrame(Frame):
         if not found or (len(alike) > 1 and self.stack == "decoder"):
             return None  # of two, the first one may as well be what the encoder reads
         return self.planes.pop(found[0])
+
+    def grid(self, rows: int) -> tuple[int, int] | None:
+        """Rows and columns of patches, if it was given an image that a convolution cuts into them.
+
+        Up to 16 further tokens stand before the patches: CLS, and what else a model adds.
+        """
+        for cut in self.module._flatten_layers() if self.images else ():
+            whole = isinstance(cut, keras.layers.Conv2D) and cut.strides == cut.kernel_size
+            if not whole or max(cut.strides) == 1:
+                continue
+            first = cut.data_format == "channels_first"
+            for image in self.images:
+                if image.shape[1 if first else -1] == cut.kernel.shape[-2] * cut.groups:
+                    shape = cut.compute_output_shape(tuple(image.shape))
+                    high, wide = shape[2:] if first else shape[1:-1]
+                    if high * wide > 1 and 0 <= rows - high * wide <= 16:
+                        return high, wide
+        return None
 
     def _says(self, name: str) -> tuple[bool, bool]:
         """How little a name says that these are the tokens of the stack."""
