@@ -506,6 +506,25 @@ def test_a_model_that_was_traced_by_its_user():
     bare(model)
 
 
+def test_layers_that_run_while_the_model_does_not_are_named():
+    class Writes(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.reads = theirs.MultiHeadAttention(num_heads=2, key_dim=7, name="reads")
+
+        def call(self, x):
+            return self.reads(x, x)
+
+        def generate(self, x):  # as KerasHub's models do
+            return self.reads(x[:, :1], x)
+
+    model, x = Writes(), normal(1, 5, WIDTH)
+    model(x)
+    with pytest.raises(RuntimeError, match="outside of a call of the model itself"):  # noqa: SIM117
+        with regard.record(model):
+            model.generate(x)
+
+
 def test_a_model_without_attention():
     model = keras.Sequential([keras.Input((TOKENS, WIDTH)), theirs.Dense(3)])
     with pytest.raises(RuntimeError, match="Keras's attention layers"), regard.record(model):

@@ -118,6 +118,20 @@ def test_recomputation_in_training_is_not_recorded_twice():
     assert len(seen.runs) == 1
 
 
+@pytest.mark.parametrize("transform", ["vmap", "meta", "script"])
+def test_what_holds_no_numbers_is_said(transform):
+    model, given, call = made(NanoGPT), tokens_of(), None
+    if transform == "meta":
+        model, given = model.to("meta"), given.to("meta")
+    elif transform == "vmap":
+        call, given = torch.func.vmap(model), given[:, None]
+    else:
+        model = torch.jit.trace(model, given)
+    reason = "TorchScript" if transform == "script" else "hold no numbers.*vmap.*meta"
+    with pytest.raises(RuntimeError, match=reason), torch.no_grad(), record(model):
+        (call or model)(given)
+
+
 def test_what_a_compiled_function_hides_is_said():
     model = copy.deepcopy(tiny("LlamaForCausalLM"))
     compiled = torch.compile(lambda given: model(given).logits, backend="eager")
@@ -139,6 +153,10 @@ def test_a_layer_that_is_called_twice_is_seen_twice():
     model = Twice().eval()
     with torch.no_grad(), record(model) as seen:
         model(vectors())
-    assert [layer.name for layer in seen.layers] == ["block.attn"] * 2
+    assert [(layer.name, layer.number) for layer in seen.layers] == [
+        ("block.attn", 0),
+        ("block.attn", 1),
+    ]
+    assert seen.layer(1) is seen.layers[1]
     assert not np.array_equal(seen.layers[0].weights[...], seen.layers[1].weights[...])
     assert seen.check().verified

@@ -62,7 +62,10 @@ class Frame:
 @cache
 def parameters(kind: Any) -> list[str]:
     """The names of a forward's parameters."""
-    return list(inspect.signature(kind.forward).parameters)[1:]
+    try:
+        return list(inspect.signature(kind.forward).parameters)[1:]
+    except (AttributeError, TypeError, ValueError):  # TorchScript's are of another kind
+        return []
 
 
 def first(output: Any) -> Any:

@@ -35,6 +35,10 @@ _TRACED = (
     "it ran only in a traced function (tf.function, jax.jit, fit, evaluate), where nothing has "
     "values; call the model itself, or its predict"
 )
+_OUTSIDE = (
+    "it ran outside of a call of the model itself, as in KerasHub's generate; call the model on "
+    "the tokens that were written: that shows the same"
+)
 _OWN_CODE = "it computes attention in code of its own, not by a layer of Keras"
 _DROPOUT = "it dropped weights (training=True); call the model with training=False"
 
@@ -45,6 +49,7 @@ class KerasWatcher(Watcher):
     def __enter__(self) -> "KerasWatcher":
         self.order: dict[int, int] = {}  # the attention layers, numbered as they are first called
         self.traced: set[str] = set()  # layers that ran where arrays have no values
+        self.outside: set[str] = set()  # layers that ran while the model itself did not
         self._aside: list[tuple[Any, str, Any]] = []  # what was put beside what
         self._away = False  # whether the answer is being computed where nothing is to be recorded
         self._calls_of: dict[int, _Call] = {}
@@ -101,6 +106,8 @@ class KerasWatcher(Watcher):
             inside = {self.names[id(part)] for part in layer._flatten_layers()} & seen
             if name in self.traced - seen:
                 missing[name] = _TRACED
+            elif name in self.outside - seen:
+                missing[name] = _OUTSIDE
             elif own and name not in seen and self.forwards:
                 missing[name] = "it was not called"
             elif not own and "attention" in type(layer).__name__.lower() and not inside:
@@ -162,6 +169,8 @@ class KerasWatcher(Watcher):
             if not self._away and not in_symbolic_scope():
                 self.traced.add(self.names[id(layer)])
             return False
+        if not self._frames:
+            self.outside.add(self.names[id(layer)])
         return bool(self._frames)
 
     def _called(self, run: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> Any:

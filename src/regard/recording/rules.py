@@ -23,9 +23,14 @@ class NotRecordableError(Exception):
 
 def array(tensor: Any) -> Array:
     """A torch tensor as a NumPy array, cut from its gradient; no copy where it is on the CPU."""
+    torch = sys.modules["torch"]
+    if tensor.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        raise NotRecordableError(
+            "its tensors hold no numbers here: it ran under a transform of torch.func (vmap, grad) "
+            "or on the meta device"
+        )
     if tensor.requires_grad or not tensor.is_cpu or tensor.is_neg():
         tensor = tensor.detach().cpu().resolve_neg()
-    torch = sys.modules["torch"]
     if tensor.dtype is torch.bfloat16:
         bits: Array = tensor.view(torch.int16).numpy()
         return bits.view(ml_dtypes.bfloat16)

@@ -72,6 +72,7 @@ class Watcher:
         self._within: Any = None
         self.forwards = 0  # outermost forwards that were seen
         self.seen: dict[str, int] = {}  # modules that reached attention, recorded or not, in order
+        self._order: dict[Place, int] = {}  # and each of their calls in a forward
         self._frames: list[Frame] = []
         self._calls: Counter[str] = Counter()  # of each module, in this forward
         self.known: dict[int, tuple[Any, Any]] = {}  # what this forward's masks mean
@@ -275,9 +276,10 @@ class Watcher:
     def place(self, module: Any) -> Place | None:
         """Where an attention of this forward stands; None where recording has stopped."""
         name, stopped = self.names[id(module)], self.recording.runs[-1].stopped
-        place = (name, self._calls[name])
+        place = name, self._calls[name]
         self._calls[name] += 1
         self.seen.setdefault(name, len(self.seen))
+        self._order.setdefault(place, len(self._order))
         if stopped and place not in self.recording.runs[-1].tracks:
             self.recording.unrecorded[name] = stopped
         return None if stopped else place
@@ -303,7 +305,7 @@ class Watcher:
         number = getattr(module, "layer_idx", None)
         if not isinstance(number, int):
             inside = [int(part) for part in name.split(".") if part.isdigit()]
-            number = inside[0] if len(inside) == 1 else self.seen[name]
+            number = inside[0] if len(inside) == 1 else self._order[name, self._calls[name] - 1]
         arrays = (array(query), array(key), array(value))
         stack = self._note(kind, *arrays[:2], options, real)
         heads = np.arange(arrays[0].shape[1])
@@ -326,9 +328,8 @@ class Watcher:
         self, kind: str, query: Array, key: Array, options: Options, padding: Array | None
     ) -> str:
         """Note the tokens of this forward's rows; the kind, numbered if they are a further text."""
-        run = self.recording.runs[-1]
         given = (kind, query, key, options, padding, self._crossing)
-        return self._sequences.note(run, self._frames, *given)
+        return self._sequences.note(self.recording.runs[-1], self._frames, *given)
 
     # ------------------------------------------------------------------ what is kept of it
 
