@@ -114,8 +114,8 @@ def test_512_tokens_of_the_embedded_model(engine):
     mask = torch.ones_like(tokens)
     proof, computed = [], regard.recording.watcher.compute
 
-    def timed(*arguments):
-        took, found = seconds(lambda: computed(*arguments))
+    def timed(*arguments, **options):
+        took, found = seconds(lambda: computed(*arguments, **options))
         proof.append(took)
         return found
 
