@@ -5,68 +5,12 @@
 // never on its neighbours, its place in the batch or the number of threads. Masked places add exact zeros.
 #include "attention.h"
 
-#include "plain.h"
-#include "few.h"
 #include "logs.h"
+#include "matrix_values.h"
+#include "plain.h"
 
 namespace regard {
 namespace {
-
-// Whether a key head's rows are so few that they go along the width (few.h). All of them then are one panel.
-template <class F>
-bool is_few(const Problem& p) { return p.H / p.G * p.T <= few<F>; }
-
-// Panels that share one pass over the keys: as many as keep queries and outputs within the second-level cache.
-template <class F>
-int64_t panels_per_unit(const Problem& p) {
-  int64_t bytes = (p.D + p.V + 8) * width<F> * int64_t(sizeof(F)), panels = 160 * 1024 / bytes;
-  return panels < 1 ? 1 : panels > 8 ? 8 : panels;
-}
-
-// A unit's memory, carved from its workspace.
-template <class F>
-struct Space {
-  struct Rows : Panel<F> {
-    bool whole;               // saw a block that all its rows may attend
-    uint64_t seen[width<F>];  // not 0: has attended a key
-    bool again[width<F>];     // attends a value that is not finite
-    F *output, *peak, *sum;
-    F *query_rows, *output_rows;  // row-major, where rows are few
-  };
-  int64_t panels, columns;
-  Rows* panel;
-  F *scores, *bias, *alpha, *key_block, *value_block;
-  Words<F>* words;
-
-  static size_t carve(const Problem& p, char* from, Space* space) {
-    size_t used = 0;
-    auto take = [&](size_t bytes) { char* here = from ? from + used : nullptr; used += rounded_up(bytes, 64); return here; };
-    Space s;
-    s.panels = panels_per_unit<F>(p), s.columns = rounded_up(p.V, step > Lanes<F>::N ? step : Lanes<F>::N);
-    s.panel = reinterpret_cast<Rows*>(take(s.panels * sizeof(Rows)));
-    auto numbers = [&](int64_t n) { return reinterpret_cast<F*>(take(n * sizeof(F))); };
-    s.scores = numbers(block * width<F>);
-    s.bias = numbers(p.bias ? block * width<F> : 0);
-    s.alpha = numbers(width<F>);
-    s.key_block = numbers(block * p.D);
-    s.value_block = numbers(block * s.columns);
-    s.words = reinterpret_cast<Words<F>*>(take(sizeof(Words<F>)));
-    F* rows = numbers(is_few<F>(p) ? few<F> * (p.D + s.columns) : 0);
-    char* first = take(s.panels * (p.D + s.columns + 2) * width<F> * sizeof(F));
-    if (!space) return used;
-    *space = s;
-    F* next = reinterpret_cast<F*>(first);
-    for (int64_t i = 0; i < s.panels; ++i) {
-      Rows& q = s.panel[i];
-      q.query = next, next += p.D * width<F>;
-      q.output = next, next += s.columns * width<F>;
-      q.peak = next, next += width<F>;
-      q.sum = next, next += width<F>;
-      q.query_rows = rows, q.output_rows = rows + few<F> * p.D;  // there is one panel then
-    }
-    return used;
-  }
-};
 
 // Outputs times each row's share, row by row; rows that the plain path has written are left alone.
 template <class F>
@@ -98,6 +42,14 @@ void write_rows(const Problem& p, const typename Space<F>::Rows& panel, const F*
   }
 }
 
+// Whether all of a row's output is so small that values which matrix tiles take for 0 may count.
+template <class F>
+bool is_faint(const F* output, int64_t columns, double total) {
+  for (int64_t c = 0; c < columns; ++c)
+    if (fabs(output[c * width<F>]) > faint_output * total) return false;
+  return true;
+}
+
 // A panel's end: output = sum / total, lse, the sink's share; empty rows; rows to compute again. `scratch` holds one row.
 template <class F>
 int finish(const Problem& p, typename Space<F>::Rows& panel, const Exponent<F>& e, int64_t columns, F* scratch) {
@@ -116,6 +68,7 @@ int finish(const Problem& p, typename Space<F>::Rows& panel, const Exponent<F>& 
     bool any = panel.whole || panel.seen[i];
     double total = panel.sum[i], peak = panel.peak[i] * e.to_natural;
     panel.again[i] = any && (panel.again[i] || strange[i] != 0 || !(total > 0 && total < INFINITY));
+    if (panel.faint[i]) panel.again[i] |= is_faint(panel.output + i, columns, total);
     if (any) share[i] = F(1 / total);
     if (any && p.lse) lse[i] = peak + log(total);
     if (!p.sinks) continue;
@@ -144,11 +97,11 @@ int64_t begin(const Problem& p, const Space<F>& space, const Unit& unit) {
   if (p.bias) memset(space.bias, 0, block * width<F> * sizeof(F));
   for (int64_t r = unit.begin; r < unit.end; r += space.panel[used++].rows) {
     auto& panel = space.panel[used];
-    panel.set(p, r, panel_end<F>(r, unit.end), [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / p.T, n % p.T); },
-              space.scores);
+    panel.set(p, r, panel_end<F>(r, unit.end), [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / p.T, n % p.T); }, space.scores);
     panel.whole = false;
     memset(panel.seen, 0, sizeof panel.seen);
     memset(panel.again, 0, sizeof panel.again);
+    memset(panel.faint, 0, sizeof panel.faint);
     memset(panel.output, 0, (space.columns + 2) * width<F> * sizeof(F));
     for (int i = 0; i < width<F>; ++i) panel.peak[i] = -INFINITY;
     if (!is_few<F>(p)) continue;
@@ -163,32 +116,41 @@ int64_t begin(const Problem& p, const Space<F>& space, const Unit& unit) {
 // One block of keys and values, and what there is to know of it.
 template <class F>
 struct Block {
-  const void *keys = nullptr, *values = nullptr;  // rows of F, or, where query rows are few, of halves
+  const void *keys, *values = nullptr;  // rows of F, or, where query rows are few, of halves; other keys: Space::keys
   Type key_type, value_type;
   int64_t at, key_row, value_row;
   bool more;             // there is a next one
   bool tame = false;     // values that are not finite are 0
-  uint64_t strange = 0;  // and these keys had one
+  Found found;           // and these keys had one
 
   // `masked`: a row may not attend one of the keys. Values must be tame then: 0 times what is not finite is not 0. Where all may,
   // the row's output itself is not finite, and the row is computed again for that.
   void get(const Problem& p, const Space<F>& s, const char* key_rows, const char* value_rows, bool masked) {
     int64_t count = p.S - at < block ? p.S - at : block;
-    if (!keys) {
-      keys = rows(p, p.key, key_rows, count, p.D, p.D, s.key_block, false, &key_row, &key_type);
+    if (!values) {
+      if (is_few<F>(p)) keys = rows(p, p.key, key_rows, count, p.D, p.D, s.keys.copy, false, &key_row, &key_type);
+      else s.keys.get(p, key_rows, at, more || are_halves(p));
       values = rows(p, p.value, value_rows, count, p.V, s.columns, s.value_block, masked, &value_row, &value_type);
     }
-    if (!masked || tame) return;
+    if (tame) return;
+    if constexpr (has_matrix<F>)
+      if (s.cut.keys) {
+        found = cut_values_of(s, static_cast<const F*>(values), value_row, count), tame = true;
+        return;
+      }
+    if (!masked) return;
     const F* numbers = static_cast<const F*>(values);
-    strange = tame_values(&numbers, &value_row, rounded_up(count, step), s.columns, s.value_block);
+    found.strange = tame_values(&numbers, &value_row, rounded_up(count, step), s.columns, s.value_block);
     values = numbers, tame = true;
   }
 
  private:
+  static bool are_halves(const Problem& p) { return sizeof(F) == 4 && (p.key.type == bfloat16 || p.key.type == float16); }
+
   const void* rows(const Problem& p, const Array& a, const char* first, int64_t count, int64_t columns, int64_t padded, F* copy,
                    bool masked, int64_t* row_size, Type* type) const {
     const char* from = first + at * a.row;
-    const bool halves = sizeof(F) == 4 && (a.type == bfloat16 || a.type == float16);
+    const bool halves = are_halves(p);
     *type = a.type;
     *row_size = a.row / 2;
     bool aligned = (uintptr_t(from) | uintptr_t(a.row)) % 2 == 0;
@@ -206,23 +168,25 @@ void panel_block(const Problem& p, const Space<F>& s, typename Space<F>::Rows& p
   const bool by_row = is_few<F>(p);
   if (by_row)
     with_rows<F>(b.keys, b.key_type, [&](auto keys) {
-      score_few<F>(panel.rows, keys, b.key_row, panel.query_rows, p.D, s.scores, from, to, b.more && b.keys != s.key_block);
+      score_few<F>(panel.rows, keys, b.key_row, panel.query_rows, p.D, s.scores, from, to, b.more && b.keys != s.keys.copy);
     });
-  else piece.scores(static_cast<const F*>(b.keys), b.key_row, panel.query, p.D, s.scores, from, to);
+  else s.keys.scores(p, panel, s.scores, from, to);
   if (e.bend) piece.bend(s.scores, e.scale, F(p.softcap), p.bias ? s.bias : nullptr, from, to, nullptr);
   if (words) piece.mask(s.scores, *words, from, to);
   else panel.whole = true;
-  for (int i = 0; i < panel.rows; ++i) {
-    uint64_t seen = words ? words->row[i] : ~uint64_t(0);
-    panel.seen[i] |= seen, panel.again[i] |= (seen & b.strange) != 0;
-  }
+  auto seen = [&](int row) { return words ? words->row[row] : ~uint64_t(0); };
+  for (int i = 0; words && i < panel.rows; ++i) panel.seen[i] |= words->row[i];
+  for (int i = 0; (b.found.strange | b.found.faint) && i < panel.rows; ++i)
+    panel.again[i] |= (seen(i) & b.found.strange) != 0, panel.faint[i] |= (seen(i) & b.found.faint) != 0;
   piece.exponentials(s.scores, e.factor, panel.peak, panel.sum, s.alpha, from, to);
   if (p.dropout) drop(p, panel.row, panel.rows, b.at, s.scores, from, to);
   if (by_row)
-    with_rows<F>(b.values, b.value_type, [&](auto values) {
+    return with_rows<F>(b.values, b.value_type, [&](auto values) {
       value_few<F>(panel.rows, values, b.value_row, s.scores, s.alpha, panel.output_rows, s.columns, from, to, b.more && b.values != s.value_block);
     });
-  else piece.values(static_cast<const F*>(b.values), b.value_row, s.scores, s.alpha, panel.output, s.columns, from, to);
+  if constexpr (has_matrix<F>)
+    if (s.cut.keys) return matrix_values(s, panel, from, to);
+  piece.values(static_cast<const F*>(b.values), b.value_row, s.scores, s.alpha, panel.output, s.columns, from, to);
 }
 
 // All panels of a unit over keys [first, last), block by block. Returns flags.
@@ -341,15 +305,14 @@ int tile(const Problem& p, const Tile& t, const Unit& unit, char* workspace) {
               [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / t.rows, t.row_begin + n % t.rows); },
               space.scores);
     const Pieces<F>& piece = pieces<F>(panel.rows);
-    if (t.what == weights) find_logs(p, panel, e, {space.scores, space.bias, space.key_block, space.words}, lse);
+    if (t.what == weights) find_logs(p, panel, e, {space.scores, space.bias, &space.keys, space.words}, lse);
     for (int64_t at = t.key_begin / block * block; at < last; at += block) {
       int from = int(t.key_begin > at ? t.key_begin - at : 0), to = int(last - at < block ? last - at : block);
       find_words(p, panel.row, panel.rows, at, *space.words, space.bias);
       if (t.what != allowed && space.words->any) {
-        int64_t key_row, count = p.S - at < block ? p.S - at : block;
         int low = from / step * step, high = int(rounded_up(to, step));
-        const F* keys = get_block(p.key, key_rows + at * p.key.row, count, p.D, p.D, space.key_block, &key_row);
-        piece.scores(keys, key_row, panel.query, p.D, space.scores, low, high);
+        space.keys.get(p, key_rows, at);
+        space.keys.scores(p, panel, space.scores, low, high);
         if (e.bend) piece.bend(space.scores, e.scale, F(p.softcap), p.bias ? space.bias : nullptr, low, high, nullptr);
         if (t.what == weights) piece.rebuild(space.scores, e.factor, lse, nullptr, low, high);
         for (int64_t n = low * width<F>; t.what == scores && n < high * width<F>; ++n) space.scores[n] *= F(e.to_natural);
@@ -370,9 +333,11 @@ size_t workspace_bytes(const Problem& p) {
   return doubles(p) ? Space<double>::carve(p, nullptr, nullptr) : Space<float>::carve(p, nullptr, nullptr);
 }
 int forward_any(const Problem& p, const Unit& unit, char* workspace) {
+  Registers registers(p);
   return doubles(p) ? forward<double>(p, unit, workspace) : forward<float>(p, unit, workspace);
 }
 int tile_any(const Problem& p, const Tile& t, const Unit& unit, char* workspace) {
+  Registers registers(p);
   return doubles(p) ? tile<double>(p, t, unit, workspace) : tile<float>(p, t, unit, workspace);
 }
 int64_t keys_per_part(const Problem& p) {

@@ -40,6 +40,7 @@ struct Problem {
 
   double dropout = 0;
   uint64_t seed = 0;
+  bool high = false;                  // a relative error of 2^-16 is good enough for float32
 };
 
 // Rows [begin, end) of one item and key head. The H / G query heads that share a key head are stacked:
@@ -137,9 +138,9 @@ extern const Kernel kernel_portable;
 extern const Backward backward_portable;
 extern const Looks looks_portable;
 #if defined(__x86_64__)
-extern const Kernel kernel_avx2, kernel_avx512;
-extern const Backward backward_avx2, backward_avx512;
-extern const Looks looks_avx2, looks_avx512;
+extern const Kernel kernel_avx2, kernel_avx512, kernel_amx;
+extern const Backward backward_avx2, backward_avx512, backward_amx;
+extern const Looks looks_avx2, looks_avx512, looks_amx;
 #endif
 
 static inline const char* at_item(const Array& array, const Problem& p, int64_t item) {

@@ -36,7 +36,8 @@ struct Space {
   int64_t panels, D, V, keys;   // D and V: padded to whole vectors; keys: to whole blocks
   Rows<F>* panel;
   F *scores, *kept, *grads, *slope, *bias, *ones;  // tiles by lane
-  F *key_block, *tame_block, *value_block, *scratch;
+  F *tame_block, *value_block, *scratch;
+  mutable Keys<F> keys_of_block;
   F *grad_key, *grad_value;     // sums over rows, row-major, for all keys of the part
   Words<F>* words;
 
@@ -49,19 +50,20 @@ struct Space {
     s.panel = reinterpret_cast<Rows<F>*>(take(s.panels * sizeof(Rows<F>)));
     auto tile = [&] { return numbers(block * width<F>); };
     s.scores = tile(), s.kept = tile(), s.grads = tile(), s.slope = tile(), s.bias = tile(), s.ones = numbers(width<F>);
-    s.key_block = numbers(block * rounded_up(p.D, step)), s.tame_block = numbers(block * rounded_up(p.D, step));
+    s.keys_of_block.carve(p, rounded_up(p.D, step), take), s.tame_block = numbers(block * rounded_up(p.D, step));
     s.value_block = numbers(block * rounded_up(p.V, step)), s.scratch = numbers(block + s.D + s.V);
     s.grad_key = numbers(s.keys * s.D), s.grad_value = numbers(s.keys * s.V);
     s.words = reinterpret_cast<Words<F>*>(take(sizeof(Words<F>)));
     int64_t lanes = 2 * rounded_up(p.D, step) + p.V, rows = s.D + s.V;
     F* next = numbers(s.panels * width<F> * (lanes + rows));
+    auto* query_pieces = reinterpret_cast<uint16_t*>(take(s.panels * query_room(p) * sizeof(uint16_t)));
     if (!space) return used;
     *space = s;
     for (int64_t i = 0; i < s.panels; ++i) {
       Rows<F>& r = s.panel[i];
       auto some = [&](int64_t n) { F* here = next; next += n * width<F>; return here; };
       r.query = some(rounded_up(p.D, step)), r.grad_query = some(rounded_up(p.D, step)), r.grad = some(p.V);
-      r.query_rows = some(s.D), r.grad_rows = some(s.V);
+      r.query_rows = some(s.D), r.grad_rows = some(s.V), r.query_pieces = query_pieces + i * query_room(p);
     }
     return used;
   }
@@ -83,7 +85,7 @@ bool tame_row(const char* row, const Array& a, int64_t columns, int64_t size, F*
 // What a panel's rows need beside their queries.
 template <class F>
 void begin_rows(const Problem& p, const Gradients& g, const Space<F>& s, Rows<F>& panel, const Exponent<F>& e) {
-  find_logs(p, panel, e, {s.scores, s.bias, s.key_block, s.words}, panel.lse);
+  find_logs(p, panel, e, {s.scores, s.bias, &s.keys_of_block, s.words}, panel.lse);
   pack_lanes(p, g.output, panel.row, panel.rows, p.V, F(1), panel.grad, s.scratch);
   memset(panel.grad_query, 0, rounded_up(p.D, step) * width<F> * sizeof(F));
   panel.any_spoiled = false;
@@ -159,8 +161,8 @@ template <class F> using ScoreGradients = void (*)(F*, const F*, const F*, const
 // One block of keys for one panel.
 template <class F>
 struct Block {
-  const F *keys, *tame_keys, *values;
-  int64_t key_row, tame_row, value_row, at;
+  const F *tame_keys, *values;  // null: not read yet
+  int64_t tame_row, value_row, at;
 };
 
 template <class F>
@@ -170,7 +172,7 @@ void panel_block(const Problem& p, const Gradients& g, const Space<F>& s, Rows<F
   const Pieces<F>& piece = pieces<F>(panel.rows);
   int shape = (panel.rows - 1) / Lanes<F>::N;
   F* slope = p.softcap ? s.slope : nullptr;
-  piece.scores(b.keys, b.key_row, panel.query, p.D, s.scores, from, to);
+  s.keys_of_block.scores(p, panel, s.scores, from, to);
   if (e.bend) piece.bend(s.scores, e.scale, F(p.softcap), p.bias ? s.bias : nullptr, from, to, slope);
   piece.rebuild(s.scores, e.factor, panel.lse, words, from, to);
   piece.scores(b.values, b.value_row, panel.grad, p.V, s.grads, from, to);
@@ -219,7 +221,7 @@ void part(const Problem& p, const Gradients& g, const Part& part, char* workspac
     }
     begin = begin < part.key_begin ? part.key_begin : begin, end = end > part.key_end ? part.key_end : end;
     for (int64_t at = begin / block * block; at < end; at += block) {
-      Block<F> b{nullptr, nullptr, nullptr, 0, 0, 0, at};
+      Block<F> b{nullptr, nullptr, 0, 0, at};
       int64_t count = p.S - at < block ? p.S - at : block;
       for (int64_t n = 0; n < used; ++n) {
         Rows<F>& panel = s.panel[n];
@@ -233,12 +235,11 @@ void part(const Problem& p, const Gradients& g, const Part& part, char* workspac
           from = __builtin_ctzll(s.words->any) / step * step;
           to = int(rounded_up(64 - __builtin_clzll(s.words->any), step));
         }
-        if (!b.keys) {
-          int64_t columns = rounded_up(p.D, step);
-          b.keys = get_block(p.key, key_rows + at * p.key.row, count, p.D, columns, s.key_block, &b.key_row);
+        if (!b.values) {
+          s.keys_of_block.get(p, key_rows, at);
           b.values = get_block(p.value, value_rows + at * p.value.row, count, p.V, p.V, s.value_block, &b.value_row);
-          b.tame_keys = b.keys, b.tame_row = b.key_row;
-          tame_values(&b.tame_keys, &b.tame_row, rounded_up(count, step), columns, s.tame_block);
+          b.tame_keys = s.keys_of_block.rows, b.tame_row = s.keys_of_block.row;
+          tame_values(&b.tame_keys, &b.tame_row, rounded_up(count, step), rounded_up(p.D, step), s.tame_block);
         }
         panel_block(p, g, s, panel, e, b, all ? nullptr : s.words, from, to, first_key);
       }
@@ -268,6 +269,7 @@ size_t workspace_bytes(const Problem& p) {
   return doubles(p) ? Space<double>::carve(p, nullptr, nullptr) : Space<float>::carve(p, nullptr, nullptr);
 }
 void part_any(const Problem& p, const Gradients& g, const Part& which, char* workspace) {
+  Registers registers(p);
   doubles(p) ? part<double>(p, g, which, workspace) : part<float>(p, g, which, workspace);
 }
 

@@ -42,7 +42,7 @@ int without_gil(Run run) {
 }
 
 int forward_call(const In& query, const In& key, const In& value, const Out& output, const Out& lse, REGARD_RULE,
-                 double dropout, uint64_t seed) {
+                 double dropout, uint64_t seed, bool high) {
   Problem p = problem_of(query, key);
   if (value.ndim() < 1) bad_shape("value");
   p.V = value.shape(value.ndim() - 1);
@@ -57,7 +57,7 @@ int forward_call(const In& query, const In& key, const In& value, const Out& out
     expect(p.lse, {float64, p.query.type == float64 ? float64 : float32}, "lse");
   }
   set_rule(p, REGARD_RULE_VALUES);
-  p.dropout = dropout, p.seed = seed;
+  p.dropout = dropout, p.seed = seed, p.high = high;
   return without_gil([&] { return forward(p, interrupted); });
 }
 
@@ -311,7 +311,7 @@ void map_call(const In& query, const In& key, const In& lse, const In& real, con
 NB_MODULE(_kernel, m) {
   m.def("forward", forward_call, nb::arg("query").noconvert(), nb::arg("key").noconvert(), nb::arg("value").noconvert(),
         nb::arg("output").noconvert(), nb::arg("lse").none().noconvert(), REGARD_RULE_ARGUMENTS, nb::arg("dropout"),
-        nb::arg("seed"));
+        nb::arg("seed"), nb::arg("high"));
   m.def("forward_tensors", forward_tensors);
   m.def("forward_arrays", forward_arrays);
   m.def("tile", tile_call, nb::arg("what"), nb::arg("query").noconvert(), nb::arg("key").noconvert(),

@@ -11,6 +11,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(REGARD_AMX)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "plain.h"
 #include "pool.h"
@@ -18,7 +22,7 @@
 namespace regard {
 
 #if defined(REGARD_WIDE)
-extern const Kernel kernel_wide;  // only in builds for tests
+extern const Kernel kernel_wide, kernel_wide_amx;  // only in builds for tests
 #endif
 
 #if defined(__x86_64__)
@@ -28,8 +32,20 @@ static bool converts_halves() {  // F16C, which Clang's __builtin_cpu_supports d
 }
 #endif
 
+#if defined(REGARD_AMX)
+// Whether there are matrix tiles for bfloat16, and Linux lets this process use them (it asks to be asked, once).
+static bool matrix_tiles() {
+  unsigned a, b, c, d = 0, low, high;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || ~d & (1u << 22 | 1u << 24)) return false;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  constexpr unsigned states = 3u << 17;
+  constexpr int request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return (low & states) == states && syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+}
+#endif
+
 const Kernel* const* kernels(int* count) {
-  static const Kernel* present[4];
+  static const Kernel* present[6];
   static int found = [] {
     int n = 0;
     present[n++] = &kernel_portable;
@@ -38,12 +54,15 @@ const Kernel* const* kernels(int* count) {
     auto haswell = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
                    __builtin_cpu_supports("bmi2") && converts_halves();
 #if defined(REGARD_WIDE)
-    if (haswell) present[n++] = &kernel_wide;
+    if (haswell) present[n++] = &kernel_wide, present[n++] = &kernel_wide_amx;
 #endif
     if (haswell) present[n++] = &kernel_avx2;
-    if (haswell && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-      present[n++] = &kernel_avx512;
+    bool skylake = haswell && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                   __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    if (skylake) present[n++] = &kernel_avx512;
+#if defined(REGARD_AMX)
+    if (skylake && matrix_tiles()) present[n++] = &kernel_amx;
+#endif
 #endif
     return n;
   }();

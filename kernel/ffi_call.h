@@ -103,7 +103,7 @@ struct Call {
   int64_t arguments = 0;  // read so far
   int front = 0;          // axes in front
   int64_t items = 1;      // calls to make
-  bool by_item = false, turn = false;
+  bool by_item = false, turn = false, high = false;
   double scale, softcap, dropout;
   View own;               // the result that has query's rows and all axes of the batch
   std::vector<std::unique_ptr<char[]>> rooms;
@@ -115,7 +115,7 @@ struct Call {
     int64_t rank = whole("rank");
     if (rank < 3 || rank > given[q].axes) bad_shape("query");
     front = given[q].axes - int(rank);
-    turn = whole("turned");
+    turn = whole("turned"), high = whole("high");
     scale = real("scale"), softcap = real("softcap"), dropout = real("dropout");
     if (turn)
       for (Role role : {q, k, v}) given[role] = turned(given[role]);
@@ -220,7 +220,7 @@ struct Call {
              bound(offsets, whole("lower"), p), bound(offsets, whole("upper"), p), at(given[lengths], item),
              at(given[first], item), at(given[past], item), at(given[query_segments], item), at(given[key_segments], item), 0);
     if (p.key_segments) lower_segments(p);
-    p.dropout = dropout;
+    p.dropout = dropout, p.high = high;
     if (dropout > 0) p.seed = uint64_t(given[seed].given ? *static_cast<int64_t*>(at(given[seed], item).memory) : whole("seed"));
     return p;
   }

@@ -8,9 +8,19 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(REGARD_WIDE)  // 64-byte lanes on any machine: the text of AVX-512 where there is none, for tests
+#if defined(REGARD_WIDE) && defined(REGARD_MATRIX)  // what follows on any machine that has AVX2, for tests: matrix tiles in plain code ...
+#define REGARD_NAMED(prefix) prefix##wide_amx
+#define REGARD_NAME "wide_amx"
+#define REGARD_BYTES 64
+#define REGARD_REGISTERS 32
+#elif defined(REGARD_WIDE)  // ... and 64-byte lanes, the text of AVX-512
 #define REGARD_NAMED(prefix) prefix##wide
 #define REGARD_NAME "wide"
+#define REGARD_BYTES 64
+#define REGARD_REGISTERS 32
+#elif defined(REGARD_MATRIX)
+#define REGARD_NAMED(prefix) prefix##amx
+#define REGARD_NAME "amx"
 #define REGARD_BYTES 64
 #define REGARD_REGISTERS 32
 #elif defined(__AVX512F__)

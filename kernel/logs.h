@@ -1,7 +1,7 @@
 // Finds the lse of a panel's rows again where one number cannot hold it: beside the lowest float32 a logarithm is lost in any
 // lse, float64 too. The panel's scores are gone over once more then, and peak and total kept apart, as the forward pass had them.
 #pragma once
-#include "panel.h"
+#include "keys.h"
 
 namespace regard {
 namespace {
@@ -9,7 +9,8 @@ namespace {
 // Tiles that may be overwritten.
 template <class F>
 struct Scratch {
-  F *scores, *bias, *key_block;
+  F *scores, *bias;
+  Keys<F>* keys;
   Words<F>* words;
 };
 
@@ -33,10 +34,9 @@ void find_logs(const Problem& p, const Panel<F>& panel, const Exponent<F>& e, co
   for (int64_t at = panel.begin / block * block; at < panel.end; at += block) {
     find_words(p, panel.row, panel.rows, at, *s.words, s.bias);
     if (!s.words->any) continue;
-    int64_t key_row, count = p.S - at < block ? p.S - at : block;
     int from = __builtin_ctzll(s.words->any) / step * step, to = int(rounded_up(64 - __builtin_clzll(s.words->any), step));
-    const F* keys = get_block(p.key, key_rows + at * p.key.row, count, p.D, p.D, s.key_block, &key_row);
-    piece.scores(keys, key_row, panel.query, p.D, s.scores, from, to);
+    s.keys->get(p, key_rows, at);
+    s.keys->scores(p, panel, s.scores, from, to);
     if (e.bend) piece.bend(s.scores, e.scale, F(p.softcap), p.bias ? s.bias : nullptr, from, to, nullptr);
     piece.mask(s.scores, *s.words, from, to);
     piece.exponentials(s.scores, e.factor, peak, sum, alpha, from, to);

@@ -86,8 +86,8 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
       if (panel.end > end) end = panel.end;
     }
     for (int64_t at = begin / block * block; at < end; at += block) {
-      const F* keys = nullptr;
-      int64_t key_row = 0, count = p.S - at < block ? p.S - at : block;
+      bool read = false;
+      int64_t count = p.S - at < block ? p.S - at : block;
       memset(s.by_key, 0, block * N * sizeof(F));
       for (int64_t j = out.same ? -1 : count; j < count; ++j)
         ids[1 + j] = at + j < 0 ? -1 : typename Lanes<F>::Bits(read_int(at_item(out.key_ids, p, item) + (at + j) * out.key_ids.column));
@@ -95,7 +95,7 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
         Rows<F>& panel = s.panel[n];
         bool all;
         int from, to;
-        if (!block_scores(p, s, panel, e, key_rows, at, &keys, &key_row, &all, &from, &to)) continue;
+        if (!block_scores(p, s, panel, e, key_rows, at, &read, &all, &from, &to)) continue;
         const Words<F>* words = all ? nullptr : s.words;
         F parts[width<F>], own[width<F>], after[width<F>];
         memset(s.by_distance, 0, (block + width<F>) * sizeof(F));
@@ -192,11 +192,10 @@ void top(const Problem& p, const Top& out, int64_t item, int64_t head, char* wor
     set_rows(p, panel, out.beyond ? out.beyond->real : Array(), Array(), item, head, first, e, s.scratch());
     for (int64_t n = 0; n < out.k * width<F>; ++n) s.best[n] = -INFINITY, s.best_weight[n] = 0, s.best_key[n] = -1;
     for (int64_t at = panel.begin / block * block; at < panel.end; at += block) {
-      const F* keys = nullptr;
-      int64_t key_row = 0;
+      bool read = false;
       bool all;
       int from, to;
-      if (!block_scores(p, s, panel, e, key_rows, at, &keys, &key_row, &all, &from, &to)) continue;
+      if (!block_scores(p, s, panel, e, key_rows, at, &read, &all, &from, &to)) continue;
       const Words<F>* words = all ? nullptr : s.words;
       pieces<F>(panel.rows).rebuild(s.scores, e.factor, panel.lse, words, from, to);
       F most[width<F>];
@@ -225,12 +224,15 @@ size_t workspace_bytes(const Problem& p, int64_t k) {
   return doubles(p) ? Space<double>::carve(p, k, nullptr, nullptr) : Space<float>::carve(p, k, nullptr, nullptr);
 }
 void sums_any(const Problem& p, const Sums& out, int64_t item, int64_t head, char* workspace) {
+  Registers registers(p);
   doubles(p) ? sums<double>(p, out, item, head, workspace) : sums<float>(p, out, item, head, workspace);
 }
 void top_any(const Problem& p, const Top& out, int64_t item, int64_t head, char* workspace) {
+  Registers registers(p);
   doubles(p) ? top<double>(p, out, item, head, workspace) : top<float>(p, out, item, head, workspace);
 }
 void map_any(const Problem& p, const Map& out, int64_t item, int64_t head, char* workspace) {
+  Registers registers(p);
   doubles(p) ? map<double>(p, out, item, head, workspace) : map<float>(p, out, item, head, workspace);
 }
 

@@ -23,11 +23,12 @@ template <class F>
 struct Space {
   static constexpr int panels = 8;
   Rows<F>* panel;
-  F *scores, *bias, *key_block, *queries;
+  F *scores, *bias, *queries;
+  mutable Keys<F> keys;
   F *by_key, *by_distance;                      // a block's sums: (block, lanes of one vector), (block + width)
   Words<F>* words;
   F *received, *key_share[2], *along, *step_share[2];  // for lift: totals, and 1 / (count - 1), 1 / count
-  Scratch<F> scratch() const { return {scores, bias, key_block, words}; }
+  Scratch<F> scratch() const { return {scores, bias, &keys, words}; }
   F *rank, *best, *best_weight;                 // (block, width) and (k, width)
   int64_t* best_key;
 
@@ -39,8 +40,10 @@ struct Space {
     Space s;
     s.panel = reinterpret_cast<Rows<F>*>(take(panels * sizeof(Rows<F>)));
     s.words = reinterpret_cast<Words<F>*>(take(sizeof(Words<F>)));
-    s.scores = numbers(block * width<F>), s.bias = numbers(block * width<F>), s.key_block = numbers(block * p.D);
+    s.scores = numbers(block * width<F>), s.bias = numbers(block * width<F>);
+    s.keys.carve(p, p.D, take);
     s.queries = numbers(panels * width<F> * p.D);
+    auto* query_pieces = reinterpret_cast<uint16_t*>(take(panels * query_room(p) * sizeof(uint16_t)));
     s.by_key = numbers(block * Lanes<F>::N), s.by_distance = numbers(block + width<F>);
     if (k) {
       s.rank = numbers(block * width<F>), s.best = numbers(k * width<F>), s.best_weight = numbers(k * width<F>);
@@ -51,7 +54,7 @@ struct Space {
     }
     if (space) {
       *space = s;
-      for (int n = 0; n < panels; ++n) s.panel[n].query = s.queries + n * width<F> * p.D;
+      for (int n = 0; n < panels; ++n) s.panel[n].query = s.queries + n * width<F> * p.D, s.panel[n].query_pieces = query_pieces + n * query_room(p);
     }
     return used;
   }
@@ -75,10 +78,11 @@ void set_rows(const Problem& p, Rows<F>& panel, const Array& real, const Array& 
   }
 }
 
-// Bare scores of one panel and block; false where no row may attend a key of it. `all`: whether all may attend all.
+// Bare scores of one panel and block; false where no row may attend a key of it. `all`: whether all may attend all. The block's keys
+// are read by whoever wants them first: `read` says whether they are.
 template <class F>
 bool block_scores(const Problem& p, const Space<F>& s, Rows<F>& panel, const Exponent<F>& e, const char* key_rows, int64_t at,
-                  const F** keys, int64_t* key_row, bool* all, int* from, int* to) {
+                  bool* read, bool* all, int* from, int* to) {
   if (panel.outside(at)) return false;
   *all = !p.mask && !p.bias && !p.key_segments && panel.inside(at) && panel.rows == width<F>;
   *from = 0, *to = block;
@@ -88,11 +92,10 @@ bool block_scores(const Problem& p, const Space<F>& s, Rows<F>& panel, const Exp
     *from = __builtin_ctzll(s.words->any) / step * step;
     *to = int(rounded_up(64 - __builtin_clzll(s.words->any), step));
   }
-  int64_t count = p.S - at < block ? p.S - at : block;
-  if (!*keys) *keys = get_block(p.key, key_rows + at * p.key.row, count, p.D, p.D, s.key_block, key_row);
-  const Pieces<F>& piece = pieces<F>(panel.rows);
-  piece.scores(*keys, *key_row, panel.query, p.D, s.scores, *from, *to);
-  if (e.bend) piece.bend(s.scores, e.scale, F(p.softcap), p.bias ? s.bias : nullptr, *from, *to, nullptr);
+  if (!*read) s.keys.get(p, key_rows, at);
+  *read = true;
+  s.keys.scores(p, panel, s.scores, *from, *to);
+  if (e.bend) pieces<F>(panel.rows).bend(s.scores, e.scale, F(p.softcap), p.bias ? s.bias : nullptr, *from, *to, nullptr);
   return true;
 }
 

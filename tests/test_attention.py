@@ -127,8 +127,46 @@ def test_query_batch_of_one_broadcasts():
     judged(q, k, v)
 
 
-def test_high_precision_is_a_legal_wish():
-    q, k, v = normal(5, (2, 5, 7), (2, 11, 7), (2, 11, 7))
+# Sizes from which matrix tiles are used, where there are any.
+LARGE = (2, 211, 37), (2, 223, 37), (2, 223, 41)
+
+
+@floats
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True, "query_offset": 12, "softcap": 3.0},
+        {"bias": 1, "window": (50, 7), "query_offset": 12},
+    ],
+)
+def test_error_rule_at_larger_sizes(dtype, options):
+    q, k, v = normal(9, *LARGE, dtype=dtype)
+    if "bias" in options:
+        options = options | {"bias": normal(2, (2, 211, 223))[0].astype(np.float32)}
+    judged(q, k, v, **options)
+
+
+@pytest.mark.parametrize("large", [1e20, 3e38, 1e-30, 1e-42])
+def test_numbers_near_the_limits_at_larger_sizes(large):
+    q, k, v = (x.astype(np.float32) for x in normal(4, *LARGE))
+    judged(q, k, v / np.abs(v).max() * np.float32(large))
+    k[:, 5] *= np.float32(min(large, 1e30))
+    q[:, :, 0] = 0
+    k[:, 5, 1:] = 0
+    judged(q, k, v)
+    k[:, 7], v[:, 9] = -np.inf, np.nan
+    mask = np.ones(223, bool)
+    mask[[7, 9]] = False
+    assert same(
+        regard.attention(q, k, v, mask=mask), regard.attention(q, k, np.nan_to_num(v), mask=mask)
+    )
+    assert np.isfinite(regard.attention(q, k, v, mask=mask)).all()
+
+
+@pytest.mark.parametrize("shapes", [((2, 5, 7), (2, 11, 7), (2, 11, 7)), LARGE])
+def test_high_precision_is_a_legal_wish(shapes):
+    q, k, v = (x.astype(np.float32) for x in normal(5, *shapes))
     high = regard.attention(q, k, v, precision="high")
     np.testing.assert_allclose(high, regard.attention(q, k, v), rtol=2**-14, atol=2**-14)
 

@@ -27,7 +27,7 @@ def backward(query, key, value, grad_output, grad_lse=None, **options: Any) -> d
     output = np.empty((*rows, v.shape[-1]), q.dtype)
     lse = np.empty(rows)
     given = [bits(a) for a in (q, k, v, output)]
-    _kernel.forward(*given, lse, *call.rule, call.dropout, call.seed)
+    _kernel.forward(*given, lse, *call.rule, call.dropout, call.seed, call.high)
     heads = (*call.batch, k.shape[-3], k.shape[-2])
     wide = real(q.dtype)
     grads = {

@@ -175,7 +175,15 @@ def test_there_is_no_python_in_a_compiled_call():
 
 
 def attributes(**changed):
-    found = {"present": 7, "rank": 3, "turned": 0, "lower": -(2**63), "upper": -(2**63), "seed": 0}
+    found = {
+        "present": 7,
+        "rank": 3,
+        "turned": 0,
+        "lower": -(2**63),
+        "upper": -(2**63),
+        "seed": 0,
+        "high": 0,
+    }
     found = {name: np.int64(one) for name, one in found.items()}
     found |= {name: np.float64(one) for name, one in [("scale", 1), ("softcap", 0), ("dropout", 0)]}
     return {name: one for name, one in (found | changed).items() if one is not None}

@@ -74,7 +74,7 @@ def forward(**changed):
         "output": ones(2, H, T, V), "lse": ones(2, H, T),
     }  # fmt: skip
     limits = {name: changed.pop(name) for name in list(changed) if name in PLACES}
-    return _kernel.forward(*(arrays | changed).values(), *rule(**limits), 0.0, 0)
+    return _kernel.forward(*(arrays | changed).values(), *rule(**limits), 0.0, 0, False)
 
 
 def whole(*shape: int) -> np.ndarray:

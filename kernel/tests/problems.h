@@ -149,6 +149,7 @@ inline Whole make_problem(Source& source, double most, bool may_be_wild) {
   p.G = source.chance(32) ? 0 : 1 + source.below(3);
   p.H = p.G * (1 + source.below(3));
   p.T = a_size(source, 210), p.S = a_size(source, 210), p.D = 1 + a_size(source, 100), p.V = a_size(source, 100);
+  if (source.chance(16)) p.T = 192 + source.below(40), p.S = 192 + source.below(40), p.D = 16 + source.below(8), p.V = 16 + source.below(8);
   if (source.chance(12)) p.T = 1, p.S = 2048 + a_size(source, 1200), p.D = 1 + a_size(source, 40);  // keys cut into parts
   while (double(p.B) * p.H * p.T * p.S * (p.D + p.V) > most) (p.T > p.S ? p.T : p.S) /= 2;
 
@@ -193,6 +194,7 @@ inline Whole make_problem(Source& source, double most, bool may_be_wild) {
     whole.give(source, p.query_segments, int64, {p.T}, {row}, true, whole_numbers(0, segments));
     whole.give(source, p.key_segments, int64, {p.S}, {column}, true, whole_numbers(0, segments));
   }
+  p.high = source.chance(8);
   if (source.chance(6)) p.dropout = source.pick({0.1, 0.5, 0.9}), p.seed = source.next() * uint64_t(0x100000001);
   return whole;
 }

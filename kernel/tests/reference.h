@@ -80,7 +80,8 @@ inline double epsilon(Type type) { return type == float64 ? 0x1p-52 : 0x1p-23; }
 // How far a row's weights may be off, relative to themselves: what rounding of each score allows.
 inline double slack(const Problem& p, const Reference& r) {
   double lse = r.lse == -INFINITY ? 0 : fabs(r.lse);
-  return epsilon(p.query.type) * (8 * r.bound + 2 * lse + 64);
+  double own = p.high && p.query.type == float32 ? 0x1p-17 : epsilon(p.query.type);
+  return own * (8 * r.bound + 2 * lse + 64);
 }
 
 inline bool near(Type type, double got, double want, double within) {

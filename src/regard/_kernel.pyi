@@ -24,6 +24,7 @@ def forward(
     row_offset: int,
     dropout: float,
     seed: int,
+    high: bool,
 ) -> int: ...
 def forward_tensors(
     query: Any, key: Any, value: Any, output: Any, scale: float, causal: bool, grouped: bool

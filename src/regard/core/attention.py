@@ -164,7 +164,7 @@ def _output(call: Call, lse: Array | None, by_row: bool = False) -> Array:
     if query.dtype == BFLOAT16:
         query, key, value, result = bits(query), bits(key), bits(value), bits(output)
     attends_bad_bias = _kernel.forward(
-        query, key, value, result, lse, *call.rule, call.dropout, call.seed
+        query, key, value, result, lse, *call.rule, call.dropout, call.seed, call.high
     )
     if attends_bad_bias:
         raise ValueError(

@@ -65,6 +65,7 @@ class Call(NamedTuple):
     query_offset: int | Array  # position of the first query among the keys; broadcasts to B…
     dropout: float
     seed: int
+    high: bool  # precision="high" is good enough
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -153,7 +154,7 @@ def check(
     rule = Rule(
         scale, softcap, mask, bias, sinks, lower, upper, length, first, past, of_queries, of_keys, 0
     )
-    return Call(q, k, v, shape, rule, flat, offset, dropout, seed or 0)
+    return Call(q, k, v, shape, rule, flat, offset, dropout, seed or 0, precision == "high")
 
 
 def _operands(

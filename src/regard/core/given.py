@@ -84,6 +84,7 @@ def forward(given: Given, *arrays: Array, strict: bool = False) -> tuple[Array, 
         *call.rule,
         call.dropout,
         call.seed,
+        call.high,
     )
     if strict and attends_bad_bias:
         raise ValueError(

@@ -82,6 +82,7 @@ def _called(
         "upper": np.int64(-(2**63) if upper is None else upper),
         "dropout": np.float64(call.dropout),
         "seed": np.uint64(call.seed).astype(np.int64),
+        "high": np.int64(call.high),
     }
     made = jax.ffi.ffi_call(target, results, vmap_method="expand_dims")
     return list(made(*arrays, **attributes, **more))

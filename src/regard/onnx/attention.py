@@ -161,7 +161,7 @@ def _computed(call: Call, joined: bool, with_lse: bool) -> tuple[Array, Array | 
         output = inner = np.empty((batch, heads, rows, width), call.dtype)
     lse = np.empty((batch, heads, rows), FLOAT64) if with_lse else None
     query, key, value = bits(call.query), bits(call.key), bits(call.value)
-    _kernel.forward(query, key, value, bits(inner), lse, *call.rule, 0.0, 0)
+    _kernel.forward(query, key, value, bits(inner), lse, *call.rule, 0.0, 0, False)
     return output, lse
 
 

@@ -100,7 +100,8 @@ def forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tens
         if call.flat:
             to = to[0][None], to[1][None]
         q, k, v = bits(call.query), bits(call.key), bits(call.value)
-        flags = _kernel.forward(q, k, v, to[0], to[1], *call.rule, call.dropout, call.seed)
+        last = call.dropout, call.seed, call.high
+        flags = _kernel.forward(q, k, v, to[0], to[1], *call.rule, *last)
         attends_bad_bias = flags != 0
     else:
         given = query, key, value, call, options.mask, options.bias

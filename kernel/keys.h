@@ -1,0 +1,60 @@
+// One block of keys: its rows as they lie or copied, in pieces where matrix tiles multiply, and its scores for a panel.
+#pragma once
+#include "panel.h"
+
+namespace regard {
+namespace {
+
+template <class F>
+struct Keys {
+  const F* rows;
+  int64_t row;  // distance of one from the next
+  F* copy;      // where rows are that could not stay where they lie
+
+  // Memory, as take(bytes) gives it. Copied rows are `columns` long.
+  template <class Take>
+  void carve(const Problem& p, int64_t columns, Take take) {
+    this->columns = columns, cut = cut_of(p);
+    copy = reinterpret_cast<F*>(take(block * columns * sizeof(F)));
+    pieces_of_rows = reinterpret_cast<uint16_t*>(take(key_room(p) * sizeof(uint16_t)));
+    others = reinterpret_cast<F*>(take(cut.keys ? block * width<F> * sizeof(F) : 0));
+  }
+
+  // The block that begins at key `at` of `key_rows`; `more`: the next one will be wanted.
+  void get(const Problem& p, const char* key_rows, int64_t at, bool more = false) {
+    const int64_t count = p.S - at < block ? p.S - at : block;
+    rows = get_block(p.key, key_rows + at * p.key.row, count, p.D, columns, copy, &row, more);
+    if constexpr (has_matrix<F>)
+      if (cut.keys)
+        strange = with_pieces(cut.keys, [&](auto n) { return cut_keys<n.pieces>(rows, row, count, p.D, steps_of(p) * depth, pieces_of_rows); });
+  }
+
+  // Bare scores of a panel's rows and keys [from, to) of the block, and maybe of some around them.
+  void scores(const Problem& p, const Panel<F>& panel, F* s, int from, int to) const {
+    const Pieces<F>& piece = pieces<F>(panel.rows);
+    if constexpr (has_matrix<F>)
+      if (cut.keys) {
+        const int64_t length = steps_of(p) * depth;
+        for (int j = from / depth * depth; j < to; j += depth)
+          multiply(cut, false, {pieces_of_rows + j * length, block * length, length}, {panel.query_pieces, steps_of(p) * by_lane}, 0,
+                   steps_of(p), (panel.rows - 1) / side + 1, s + j * width<F>);
+        if (!(strange | panel.strange)) return;
+        piece.scores(rows, row, panel.query, p.D, others, from, to);
+        for (int j = from; j < to; ++j)
+          for (int i = 0; i < panel.rows; ++i)
+            if ((strange >> j | panel.strange >> i) & 1) s[j * width<F> + i] = others[j * width<F> + i];
+        return;
+      }
+    piece.scores(rows, row, panel.query, p.D, s, from, to);
+  }
+
+ private:
+  int64_t columns;
+  Cut cut;
+  F* others;
+  uint16_t* pieces_of_rows;
+  uint64_t strange = 0;
+};
+
+}  // namespace
+}  // namespace regard
