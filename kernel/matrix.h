@@ -238,9 +238,9 @@ template <int pieces>
   for (int64_t j = 0; j < block; ++j) {
     Words32 found = {};
     for (int64_t c = 0; c < padded; c += side) {
-      float numbers[side] = {};
-      if (j < count && c < columns) memcpy(numbers, keys + j * row + c, (columns - c < side ? columns - c : side) * sizeof(float));
-      Vector<float> x = load(numbers);
+      Vector<float> x = splat(0.0f);
+      if (j < count && c + side <= columns) x = load(keys + j * row + c);
+      else if (j < count && c < columns) memcpy(&x, keys + j * row + c, (columns - c) * sizeof(float));
       found |= !(magnitude(x) <= splat(most_key));
       Words32 parts[pieces];
       cut<pieces>(x, parts);
