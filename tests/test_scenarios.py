@@ -253,7 +253,7 @@ def test_html_escapes_tokens(page, tmp_path):
     text = page.page.locator("body").inner_text()
     assert all(token in text for token in tokens)
     assert page.page.title() != "bad"
-    assert page.page.locator("script").count() == 3
+    assert page.page.locator("script:not([type='text/plain'])").count() == 2  # others carry numbers
     comments = "document.createNodeIterator(document, NodeFilter.SHOW_COMMENT).nextNode()"
     assert page.page.evaluate(f"{comments} === null || !{comments}.data.includes('#x')")
     shown.quiet()

@@ -42,15 +42,19 @@ function sync(now, l) {
   select.hidden = own.length < 2;
   byId("mass").value = now.mass;
   byId("mass-said").textContent = `${now.mass} %`;
-  const { heads } = layers[l].said;
-  byId("squares").replaceChildren(...heads.map((name, h) => {
-    const square = make("button", { class: "square", style: { backgroundColor: headColour(h, heads.length) }, title: `head ${name}` });
-    square.setAttribute("aria-label", `Head ${name}`);
-    square.setAttribute("aria-pressed", String(on(now, l).has(h)));
-    square.onclick = (event) => toggle(l, h, event.detail < 2);
-    square.ondblclick = () => isolate(l, h, heads.length);
-    return square;
-  }));
+  // Made once a layer: a button that is replaced between two clicks would never see them as a double-click.
+  const squares = byId("squares");
+  if (squares.dataset.layer !== String(l)) squares.replaceChildren(...layers[l].said.heads.map((name, h, heads) => square(l, h, name, heads.length)));
+  squares.dataset.layer = l;
+  [...squares.children].forEach((one, h) => one.setAttribute("aria-pressed", String(on(now, l).has(h))));
+}
+
+function square(l, h, name, count) {
+  const button = make("button", { class: "square", style: { backgroundColor: headColour(h, count) }, title: `head ${name}` });
+  button.setAttribute("aria-label", `Head ${name}`);
+  button.onclick = (event) => toggle(l, h, event.detail < 2);
+  button.ondblclick = () => isolate(l, h, count);
+  return button;
 }
 
 /** The chosen heads of the layer. */
