@@ -92,6 +92,13 @@ def test_the_terminal_draws_rows_and_columns(seen):
     assert shaded.count("\x1b[48;2;") >= ROWS * COLUMNS - 2
 
 
+def test_show_in_a_terminal_leaves_the_picture_out(seen, capsys):
+    seen.show("1,2:2", image=IMAGE)
+    with_picture = capsys.readouterr().out
+    seen.show("1,2:2")
+    assert with_picture == capsys.readouterr().out != ""
+
+
 def test_a_figure_lays_patches_over_the_picture(seen):
     axes = to_figure(seen, "1,2:2", image=IMAGE).axes[0]
     (under,) = axes.images

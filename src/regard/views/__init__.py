@@ -20,7 +20,7 @@ def show(seen: Recording | Look, *what: Any, **how: Any) -> None:
 
     In a notebook that is the page, in a frame of its own; else what `to_terminal` writes.
     `show("browser")` writes the page to a temporary file and opens it; `show(kind="matrix")`
-    prints one head as a whole.
+    prints one head as a whole. A terminal draws patches of an image without `image=`, the picture.
     """
     from regard.views import notebook, terminal
 
@@ -29,6 +29,7 @@ def show(seen: Recording | Look, *what: Any, **how: Any) -> None:
     elif notebook.here() and "kind" not in how:
         notebook.display(seen, *what, **how)
     else:
+        how.pop("image", None)
         terminal.write(_lines(seen, *what, **how))
 
 
