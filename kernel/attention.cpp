@@ -97,7 +97,8 @@ int64_t begin(const Problem& p, const Space<F>& space, const Unit& unit) {
   if (p.bias) memset(space.bias, 0, block * width<F> * sizeof(F));
   for (int64_t r = unit.begin; r < unit.end; r += space.panel[used++].rows) {
     auto& panel = space.panel[used];
-    panel.set(p, r, panel_end<F>(r, unit.end), [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / p.T, n % p.T); }, space.scores);
+    panel.set(p, r, panel_end<F>(r, unit.end), [&](int64_t n) { return make_row(p, unit.item, unit.key_head * group + n / p.T, n % p.T); },
+              space.scores);
     panel.whole = false;
     memset(panel.seen, 0, sizeof panel.seen);
     memset(panel.again, 0, sizeof panel.again);
@@ -134,7 +135,7 @@ struct Block {
     }
     if (tame) return;
     if constexpr (has_matrix<F>)
-      if (s.cut.keys) {
+      if (s.keys.cut.keys) {
         found = cut_values_of(s, static_cast<const F*>(values), value_row, count), tame = true;
         return;
       }
@@ -185,7 +186,7 @@ void panel_block(const Problem& p, const Space<F>& s, typename Space<F>::Rows& p
       value_few<F>(panel.rows, values, b.value_row, s.scores, s.alpha, panel.output_rows, s.columns, from, to, b.more && b.values != s.value_block);
     });
   if constexpr (has_matrix<F>)
-    if (s.cut.keys) return matrix_values(s, panel, from, to);
+    if (s.keys.cut.keys) return matrix_values(s, panel, from, to);
   piece.values(static_cast<const F*>(b.values), b.value_row, s.scores, s.alpha, panel.output, s.columns, from, to);
 }
 

@@ -10,6 +10,7 @@ struct Keys {
   const F* rows;
   int64_t row;  // distance of one from the next
   F* copy;      // where rows are that could not stay where they lie
+  Cut cut;
 
   // Memory, as take(bytes) gives it. Copied rows are `columns` long.
   template <class Take>
@@ -20,8 +21,10 @@ struct Keys {
     others = reinterpret_cast<F*>(take(cut.keys ? block * width<F> * sizeof(F) : 0));
   }
 
-  // The block that begins at key `at` of `key_rows`; `more`: the next one will be wanted.
+  // The block that begins at key `at` of `key_rows`, if it is not there already; `more`: the next one will be wanted.
   void get(const Problem& p, const char* key_rows, int64_t at, bool more = false) {
+    if (at == held) return;
+    held = at;
     const int64_t count = p.S - at < block ? p.S - at : block;
     rows = get_block(p.key, key_rows + at * p.key.row, count, p.D, columns, copy, &row, more);
     if constexpr (has_matrix<F>)
@@ -49,8 +52,7 @@ struct Keys {
   }
 
  private:
-  int64_t columns;
-  Cut cut;
+  int64_t columns, held = -1;
   F* others;
   uint16_t* pieces_of_rows;
   uint64_t strange = 0;

@@ -86,7 +86,6 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
       if (panel.end > end) end = panel.end;
     }
     for (int64_t at = begin / block * block; at < end; at += block) {
-      bool read = false;
       int64_t count = p.S - at < block ? p.S - at : block;
       memset(s.by_key, 0, block * N * sizeof(F));
       for (int64_t j = out.same ? -1 : count; j < count; ++j)
@@ -95,7 +94,7 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
         Rows<F>& panel = s.panel[n];
         bool all;
         int from, to;
-        if (!block_scores(p, s, panel, e, key_rows, at, &read, &all, &from, &to)) continue;
+        if (!block_scores(p, s, panel, e, key_rows, at, &all, &from, &to)) continue;
         const Words<F>* words = all ? nullptr : s.words;
         F parts[width<F>], own[width<F>], after[width<F>];
         memset(s.by_distance, 0, (block + width<F>) * sizeof(F));
@@ -192,10 +191,9 @@ void top(const Problem& p, const Top& out, int64_t item, int64_t head, char* wor
     set_rows(p, panel, out.beyond ? out.beyond->real : Array(), Array(), item, head, first, e, s.scratch());
     for (int64_t n = 0; n < out.k * width<F>; ++n) s.best[n] = -INFINITY, s.best_weight[n] = 0, s.best_key[n] = -1;
     for (int64_t at = panel.begin / block * block; at < panel.end; at += block) {
-      bool read = false;
       bool all;
       int from, to;
-      if (!block_scores(p, s, panel, e, key_rows, at, &read, &all, &from, &to)) continue;
+      if (!block_scores(p, s, panel, e, key_rows, at, &all, &from, &to)) continue;
       const Words<F>* words = all ? nullptr : s.words;
       pieces<F>(panel.rows).rebuild(s.scores, e.factor, panel.lse, words, from, to);
       F most[width<F>];

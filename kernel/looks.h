@@ -78,11 +78,10 @@ void set_rows(const Problem& p, Rows<F>& panel, const Array& real, const Array& 
   }
 }
 
-// Bare scores of one panel and block; false where no row may attend a key of it. `all`: whether all may attend all. The block's keys
-// are read by whoever wants them first: `read` says whether they are.
+// Bare scores of one panel and block; false where no row may attend a key of it. `all`: whether all may attend all.
 template <class F>
 bool block_scores(const Problem& p, const Space<F>& s, Rows<F>& panel, const Exponent<F>& e, const char* key_rows, int64_t at,
-                  bool* read, bool* all, int* from, int* to) {
+                  bool* all, int* from, int* to) {
   if (panel.outside(at)) return false;
   *all = !p.mask && !p.bias && !p.key_segments && panel.inside(at) && panel.rows == width<F>;
   *from = 0, *to = block;
@@ -92,8 +91,7 @@ bool block_scores(const Problem& p, const Space<F>& s, Rows<F>& panel, const Exp
     *from = __builtin_ctzll(s.words->any) / step * step;
     *to = int(rounded_up(64 - __builtin_clzll(s.words->any), step));
   }
-  if (!*read) s.keys.get(p, key_rows, at);
-  *read = true;
+  s.keys.get(p, key_rows, at);
   s.keys.scores(p, panel, s.scores, *from, *to);
   if (e.bend) pieces<F>(panel.rows).bend(s.scores, e.scale, F(p.softcap), p.bias ? s.bias : nullptr, *from, *to, nullptr);
   return true;

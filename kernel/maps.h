@@ -42,11 +42,10 @@ void map(const Problem& p, const Map& out, int64_t item, int64_t head, char* wor
     Rows<F>& panel = s.panel[0];
     set_rows(p, panel, out.real, Array(), item, head, first, e, s.scratch());
     for (int64_t at = panel.begin / block * block; at < panel.end; at += block) {
-      bool read = false;
       int64_t count = p.S - at < block ? p.S - at : block;
       bool all;
       int from, to;
-      if (!block_scores(p, s, panel, e, key_rows, at, &read, &all, &from, &to)) continue;
+      if (!block_scores(p, s, panel, e, key_rows, at, &all, &from, &to)) continue;
       pieces<F>(panel.rows).rebuild(s.scores, e.factor, panel.lse, all ? nullptr : s.words, from, to);
       for (int64_t j = from, past; j < to && j < count; j = past) {
         int64_t column = cell_of(at + j, p.S, out.columns);

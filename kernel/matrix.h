@@ -186,14 +186,13 @@ inline MatrixProduct matrix_product_of(int lefts, int rights, bool two, bool exa
 }
 
 using Words32 = Integers<float>;
-constexpr int lanes32 = Lanes<float>::N;
-static_assert(lanes32 == side);
+static_assert(Lanes<float>::N == side);
 
 // The pieces of a vector, each in the upper halves. Below them the third has nothing, unless it is subnormal.
 template <int pieces>
 inline void cut(Vector<float> x, Words32* to) {
   for (int n = 0; n < pieces; ++n) {
-    to[n] = n + 1 < pieces || n < 2 ? ((Words32)x + 0x8000) & -0x10000 : (Words32)x;
+    to[n] = n < 2 ? ((Words32)x + 0x8000) & -0x10000 : (Words32)x;
     x -= (Vector<float>)to[n];
   }
 }

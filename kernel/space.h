@@ -30,7 +30,6 @@ struct Space {
     F *output, *peak, *sum;
     F *query_rows, *output_rows;  // row-major, where rows are few
   };
-  Cut cut;
   int64_t panels, columns;
   int64_t value_rows;  // columns of values in whole pairs of matrix tiles
   mutable Keys<F> keys;
@@ -43,7 +42,7 @@ struct Space {
     size_t used = 0;
     auto take = [&](size_t bytes) { char* here = from ? from + used : nullptr; used += rounded_up(bytes, 64); return here; };
     Space s;
-    s.cut = cut_of(p), s.value_rows = rounded_up(p.V, 2 * side);
+    s.value_rows = rounded_up(p.V, 2 * side);
     s.panels = panels_per_unit<F>(p), s.columns = rounded_up(p.V, step > Lanes<F>::N ? step : Lanes<F>::N);
     s.panel = reinterpret_cast<Rows*>(take(s.panels * sizeof(Rows)));
     auto numbers = [&](int64_t n) { return reinterpret_cast<F*>(take(n * sizeof(F))); };
@@ -54,9 +53,9 @@ struct Space {
     s.value_block = numbers(block * s.columns);
     s.words = reinterpret_cast<Words<F>*>(take(sizeof(Words<F>)));
     auto pieces = [&](int64_t n) { return reinterpret_cast<uint16_t*>(take(n * sizeof(uint16_t))); };
-    s.value_pieces = pieces(s.cut.values * s.value_rows * block);
-    s.weight_pieces = pieces(s.cut.weights * block / depth * by_lane);
-    s.product = numbers(s.cut.keys ? 2 * side * width<F> : 0);
+    s.value_pieces = pieces(s.keys.cut.values * s.value_rows * block);
+    s.weight_pieces = pieces(s.keys.cut.weights * block / depth * by_lane);
+    s.product = numbers(s.keys.cut.keys ? 2 * side * width<F> : 0);
     uint16_t* query_pieces = pieces(s.panels * query_room(p));
     F* rows = numbers(is_few<F>(p) ? few<F> * (p.D + s.columns) : 0);
     char* first = take(s.panels * (p.D + s.columns + 2) * width<F> * sizeof(F));

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from regard.cli.manners import print_json, quiet, refusing, stop, working
+from regard.cli.files import expect_folders
+from regard.cli.manners import print_json, quiet, refusing, working
 from regard.cli.options import FILE
 
 if TYPE_CHECKING:
@@ -80,9 +81,7 @@ def ask(
     are keys and values. Each sentence is shown with its share of the attention, its place, what
     stands around it, and the words that the match rests on.
     """
-    for name, path in (("--index", index), ("--npy", npy)):
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            stop(f"{name}: {path} cannot be written: it is a folder, or its folder is not there")
+    expect_folders({"--index": index, "--npy": npy})
     quiet(here=True)
     from regard.asking.ask import ask as answer_to
 

@@ -1,8 +1,9 @@
 """What the command can write beside what it prints: a page, and figures."""
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
@@ -33,6 +34,11 @@ drawing = together(
         help="What the figure shows.",
     ),
 )
+
+
+def outputs(asked: Mapping[str, Any]) -> dict[str, Path | None]:
+    """The page and the figures that were asked for, by the names of their options."""
+    return {f"--{name}": asked[name] for name in ("html", "png", "svg", "pdf")}
 
 
 def expect_folders(files: dict[str, Path | None]) -> None:

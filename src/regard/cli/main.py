@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from regard.cli import asking, calculating
-from regard.cli.files import By, Kind, drawing, expect_folders, page, write
+from regard.cli.files import By, Kind, drawing, expect_folders, outputs, page, write
 from regard.cli.manners import print_json, quiet, refusing, stop, working
 from regard.cli.options import FILE, as_json, together
 
@@ -151,24 +151,7 @@ def app(version: bool) -> None:
 
 @app.command(epilog=EXAMPLES)
 @together(text, links, model, as_json, save, drawing)
-def look(
-    text: str,
-    source: str | None,
-    to: str | None,
-    by: By,
-    layer: int | None,
-    head: int | None,
-    top: int | None,
-    matrix: bool,
-    model: str | None,
-    as_json: bool,
-    save: Path | None,
-    html: Path | None,
-    png: Path | None,
-    svg: Path | None,
-    pdf: Path | None,
-    kind: Kind,
-) -> None:
+def look(text: str, model: str | None, save: Path | None, **asked: Any) -> None:
     """Show what the heads of a model read in a text.
 
     With --from, what a word reads; with --to, which words read it; with both, in which heads the
@@ -176,36 +159,19 @@ def look(
     other words give, because some heads give the same weight whoever asks. A TEXT of - is read
     from standard input.
     """
-    files = {"--save": save, "--html": html, "--png": png, "--svg": svg, "--pdf": pdf}
-    expect_folders(files)
+    expect_folders({"--save": save} | outputs(asked))
     seen = run(words(text), model)
     if save is not None:
         with refusing(OSError):
             seen.save(save)
         click.echo(f"saved {save} ({save.stat().st_size / 1e6:.1f} MB)", err=True)
-    show(seen, source, to, by, layer, head, top, matrix, as_json)
-    write(seen, source, to, by, layer, head, top, kind, files)
+    show(seen, **asked)
 
 
 @app.command(name="open")
 @click.argument("file", type=FILE, metavar="FILE")
 @together(links, as_json, drawing)
-def open_(
-    file: Path,
-    source: str | None,
-    to: str | None,
-    by: By,
-    layer: int | None,
-    head: int | None,
-    top: int | None,
-    matrix: bool,
-    as_json: bool,
-    html: Path | None,
-    png: Path | None,
-    svg: Path | None,
-    pdf: Path | None,
-    kind: Kind,
-) -> None:
+def open_(file: Path, **asked: Any) -> None:
     """Show a saved recording; needs neither the model nor PyTorch.
 
     FILE was written by --save.
@@ -214,10 +180,8 @@ def open_(
 
     with refusing(OSError, ValueError):
         seen = load(file)
-    files = {"--html": html, "--png": png, "--svg": svg, "--pdf": pdf}
-    expect_folders(files)
-    show(seen, source, to, by, layer, head, top, matrix, as_json)
-    write(seen, source, to, by, layer, head, top, kind, files)
+    expect_folders(outputs(asked))
+    show(seen, **asked)
 
 
 @app.command(epilog=COMPARE)
@@ -325,33 +289,36 @@ def words(text: str) -> str:
 def show(
     seen: "Recording",
     source: str | None,
-    target: str | None,
+    to: str | None,
     by: By,
     layer: int | None,
     head: int | None,
     top: int | None,
     matrix: bool,
     as_json: bool,
+    kind: Kind,
+    **files: Path | None,
 ) -> None:
-    """Print what was asked about a recording."""
+    """Print what was asked about a recording, and write the page and the figures."""
     from regard import views
     from regard.recording.words import WordError
     from regard.views import answer
 
     with refusing(WordError, ValueError):
         if as_json:
-            print_json(answer.as_json(seen, source, target, top=top or 100))
-            return
-        views.show(
-            seen,
-            source,
-            target,
-            kind="matrix" if matrix else "words",
-            by=by,
-            layer=layer,
-            head=head,
-            top=top or 10,
-        )
+            print_json(answer.as_json(seen, source, to, top=top or 100))
+        else:
+            views.show(
+                seen,
+                source,
+                to,
+                kind="matrix" if matrix else "words",
+                by=by,
+                layer=layer,
+                head=head,
+                top=top or 10,
+            )
+    write(seen, source, to, by, layer, head, top, kind, outputs(files))
 
 
 def run(text: str, which: str | None) -> "Recording":

@@ -12,7 +12,7 @@ from regard.views.chosen import Link
 from regard.views.drawings import DRAWINGS
 from regard.views.looking import look_scene
 from regard.views.palette import INKS, Ground
-from regard.views.patches import picture
+from regard.views.patches import expect_grid, picture
 from regard.views.scene import Scene, scene
 from regard.views.sheet import Sheet
 
@@ -72,8 +72,7 @@ def to_figure(
     else:
         shown = scene(seen, source, target, by=by, layer=layer, head=head, top=top)  # type: ignore[arg-type]
     if seen_image is not None:
-        if not shown.grid:
-            raise ValueError("image: what was recorded has no grid of patches to lay it under")
+        expect_grid(shown.grid)
         shown = replace(shown, picture=seen_image)
     sheet = Sheet(INKS[ground], ground)
     DRAWINGS[kind](sheet, shown, Link(seen, shown, source, target, layer, head), by)

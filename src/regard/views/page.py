@@ -26,7 +26,7 @@ from regard.views.document import MEASURED, document
 from regard.views.labels import visible
 from regard.views.looking import filled
 from regard.views.opening import opening
-from regard.views.patches import as_address, picture
+from regard.views.patches import as_address, expect_grid, picture
 from regard.views.scene import HONEST, described
 
 BUDGET = 24_000_000  # bytes
@@ -88,8 +88,8 @@ def to_html(
         ]
         item = next((word.item for word in ends if isinstance(word, Word)), item)
         carried = _of_recording(seen, item)
-    if shown and not carried.grids:
-        raise ValueError("image: what was recorded has no grid of patches to lay it under")
+    if shown:
+        expect_grid(carried.grids)
     carried = replace(_only(carried, layers, heads), picture=shown)
     places = _places(seen, item, ends)
     start, best = opening(carried, *places)

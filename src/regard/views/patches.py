@@ -158,6 +158,12 @@ def picture(image: Any) -> Array:
     return grey
 
 
+def expect_grid(grid: object) -> None:
+    """Refuse a picture where there are no patches to lay it under."""
+    if not grid:
+        raise ValueError("image: what was recorded has no grid of patches to lay it under")
+
+
 def as_address(array: Array) -> str:
     """A picture as a PNG in a `data:` address."""
     try:
