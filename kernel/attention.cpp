@@ -106,8 +106,6 @@ int64_t begin(const Problem& p, const Space<F>& space, const Unit& unit) {
     memset(panel.output, 0, (space.columns + 2) * width<F> * sizeof(F));
     for (int i = 0; i < width<F>; ++i) panel.peak[i] = -INFINITY;
     if (!is_few<F>(p)) continue;
-    for (int i = 0; i < panel.rows; ++i)
-      for (int64_t d = 0; d < p.D; ++d) panel.query_rows[i * p.D + d] = panel.query[d * width<F> + i];
     memset(panel.output_rows, 0, panel.rows * space.columns * sizeof(F));
     memset(space.scores, 0, block * width<F> * sizeof(F));
   }
@@ -169,7 +167,7 @@ void panel_block(const Problem& p, const Space<F>& s, typename Space<F>::Rows& p
   const bool by_row = is_few<F>(p);
   if (by_row)
     with_rows<F>(b.keys, b.key_type, [&](auto keys) {
-      score_few<F>(panel.rows, keys, b.key_row, panel.query_rows, p.D, s.scores, from, to, b.more && b.keys != s.keys.copy);
+      score_few<F>(panel.rows, keys, b.key_row, panel.few_queries, p.D, s.scores, from, to, b.more && b.keys != s.keys.copy);
     });
   else s.keys.scores(p, panel, s.scores, from, to);
   if (e.bend) piece.bend(s.scores, e.scale, F(p.softcap), p.bias ? s.bias : nullptr, from, to, nullptr);

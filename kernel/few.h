@@ -1,6 +1,7 @@
 // The two products for few query rows, as in decoding: lanes along the width instead of along the queries, so that a key or value
 // row is read once, straight through, for all rows that share it, halves as such. The work is then bound by memory.
 #pragma once
+#include "numbers.h"
 #include "tiles.h"
 
 namespace regard {
@@ -8,6 +9,12 @@ namespace {
 
 // As many rows as leave at least half of a vector's lanes empty in tiles.h.
 template <class F> constexpr int few = Lanes<F>::N / 2;
+
+// Whether a key head's rows are so few. All of them then are one panel.
+template <class F>
+bool is_few(const Problem& p) { return p.H / p.G * p.T <= few<F>; }
+template <class F>
+int64_t few_room(const Problem& p) { return is_few<F>(p) ? few<F> * p.D : 0; }
 
 // A vector of numbers of F, from F or from halves.
 template <class F>

@@ -81,3 +81,15 @@ def test_a_value_that_is_not_finite_shows_in_its_rows_alone(kernel):
     assert np.array_equal(spoilt[1, :3], clean[1, :3])
     assert np.isinf(spoilt[1, 3:, :, 3]).all()
     assert np.isfinite(np.delete(spoilt[1, 3:], 3, axis=-1)).all()
+
+
+@pytest.mark.parametrize("keys", [1, 43])
+@pytest.mark.parametrize("scale", [None, 3.0])
+def test_weights_are_rebuilt_from_the_scores_that_lse_was_summed_of(kernel, keys, scale):
+    """Sums in another order would leave a lone key with a weight that is not 1."""
+    rng = np.random.default_rng(5)
+    for rows in (1, 2, 3):
+        query, key, value = (
+            rng.standard_normal((3, 2, n, 64)).astype(np.float32) for n in (rows, keys, keys)
+        )
+        judged(query, key, value, scale=scale)
