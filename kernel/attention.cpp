@@ -106,6 +106,8 @@ int64_t begin(const Problem& p, const Space<F>& space, const Unit& unit) {
     memset(panel.output, 0, (space.columns + 2) * width<F> * sizeof(F));
     for (int i = 0; i < width<F>; ++i) panel.peak[i] = -INFINITY;
     if (!is_few<F>(p)) continue;
+    for (int i = 0; i < panel.rows; ++i)
+      for (int64_t d = 0; d < p.D; ++d) panel.query_rows[i * p.D + d] = panel.query[d * width<F> + i];
     memset(panel.output_rows, 0, panel.rows * space.columns * sizeof(F));
     memset(space.scores, 0, block * width<F> * sizeof(F));
   }
@@ -167,7 +169,7 @@ void panel_block(const Problem& p, const Space<F>& s, typename Space<F>::Rows& p
   const bool by_row = is_few<F>(p);
   if (by_row)
     with_rows<F>(b.keys, b.key_type, [&](auto keys) {
-      score_few<F>(panel.rows, keys, b.key_row, panel.few_queries, p.D, s.scores, from, to, b.more && b.keys != s.keys.copy);
+      score_few<F>(panel.rows, keys, b.key_row, panel.query_rows, p.D, s.scores, from, to, b.more && b.keys != s.keys.copy);
     });
   else s.keys.scores(p, panel, s.scores, from, to);
   if (e.bend) piece.bend(s.scores, e.scale, F(p.softcap), p.bias ? s.bias : nullptr, from, to, nullptr);
@@ -339,10 +341,7 @@ int tile_any(const Problem& p, const Tile& t, const Unit& unit, char* workspace)
   Registers registers(p);
   return doubles(p) ? tile<double>(p, t, unit, workspace) : tile<float>(p, t, unit, workspace);
 }
-int64_t keys_per_part(const Problem& p) {
-  constexpr int64_t keys = 16 * block;
-  return p.S >= 2 * keys && (doubles(p) ? is_few<double>(p) : is_few<float>(p)) ? keys : p.S;
-}
+bool few_rows(const Problem& p) { return doubles(p) ? are_few<double>(p) : are_few<float>(p); }
 size_t state_bytes(const Problem& p) {
   return doubles(p) ? few<double> * row_state<double>(p) * sizeof(double) : few<float> * row_state<float>(p) * sizeof(float);
 }
@@ -357,7 +356,7 @@ int join_any(const Problem& p, const Unit& unit, char* states, int64_t count, ch
 
 extern const Backward REGARD_NAMED(backward_);
 extern const Looks REGARD_NAMED(looks_);
-extern const Kernel REGARD_NAMED(kernel_) = {REGARD_NAME, rows_per_unit, panel_rows, workspace_bytes, forward_any, tile_any, keys_per_part, state_bytes, part_any, join_any,
+extern const Kernel REGARD_NAMED(kernel_) = {REGARD_NAME, rows_per_unit, panel_rows, workspace_bytes, forward_any, tile_any, few_rows, state_bytes, part_any, join_any,
                                              &REGARD_NAMED(backward_), &REGARD_NAMED(looks_)};
 
 }  // namespace regard

@@ -41,6 +41,7 @@ struct Problem {
   double dropout = 0;
   uint64_t seed = 0;
   bool high = false;                  // a relative error of 2^-16 is good enough for float32
+  bool by_lane = false;               // scores of few rows too are multiplied as those of many (tiles.h), for an lse that fits them
 };
 
 // Rows [begin, end) of one item and key head. The H / G query heads that share a key head are stacked:
@@ -111,7 +112,7 @@ struct Kernel {
   int (*tile)(const Problem&, const Tile&, const Unit&, char* workspace);
   // Few rows on many keys are cut by keys too, at places that S alone decides: `part` leaves what it saw of keys
   // [begin, end) in `state`, and `join` puts the parts of a unit together in order.
-  int64_t (*keys_per_part)(const Problem&);       // S: not cut
+  bool (*few)(const Problem&);                    // whether a key head's rows are so few
   size_t (*state)(const Problem&);                // bytes
   int (*part)(const Problem&, const Unit&, int64_t begin, int64_t end, char* state, char* workspace);
   int (*join)(const Problem&, const Unit&, char* states, int64_t count, char* workspace);

@@ -56,7 +56,6 @@ struct Space {
     s.words = reinterpret_cast<Words<F>*>(take(sizeof(Words<F>)));
     int64_t lanes = 2 * rounded_up(p.D, step) + p.V, rows = s.D + s.V;
     F* next = numbers(s.panels * width<F> * (lanes + rows));
-    F* few_queries = numbers(few_room<F>(p));
     auto* query_pieces = reinterpret_cast<uint16_t*>(take(s.panels * query_room(p) * sizeof(uint16_t)));
     if (!space) return used;
     *space = s;
@@ -64,7 +63,7 @@ struct Space {
       Rows<F>& r = s.panel[i];
       auto some = [&](int64_t n) { F* here = next; next += n * width<F>; return here; };
       r.query = some(rounded_up(p.D, step)), r.grad_query = some(rounded_up(p.D, step)), r.grad = some(p.V);
-      r.query_rows = some(s.D), r.grad_rows = some(s.V), r.few_queries = few_queries, r.query_pieces = query_pieces + i * query_room(p);
+      r.query_rows = some(s.D), r.grad_rows = some(s.V), r.query_pieces = query_pieces + i * query_room(p);
     }
     return used;
   }

@@ -161,14 +161,14 @@ int over_rows(const Problem& p, int64_t rows, double operations, size_t bytes, i
 
 Calls calls() { return {forwards, backwards, tiles}; }
 
-int forward(const Problem& p, bool (*poll)()) {
-  ++forwards;
-  if (!p.B || !p.G) return 0;
+// Output, lse, or both.
+static int forward_once(const Problem& p, bool (*poll)()) {
   const Kernel& k = kernel();
+  constexpr int64_t keys = 1024;  // of a part: whole blocks
   double operations = double(p.B) * p.H * p.T * p.S * (p.D + p.V);
-  int64_t rows = p.H / p.G * p.T, pairs = p.B * p.G, keys = k.keys_per_part(p);
+  int64_t rows = p.H / p.G * p.T, pairs = p.B * p.G;
   size_t bytes = k.workspace(p);
-  if (keys >= p.S || !rows)
+  if (!k.few(p) || p.S < 2 * keys || !rows)
     return over_rows(p, rows, operations, bytes, k.rows_per_unit(p), poll,
                      [&](const Unit& unit, char* space) { return k.forward(p, unit, space); });
   int64_t parts = (p.S + keys - 1) / keys, state = k.state(p);
@@ -183,6 +183,18 @@ int forward(const Problem& p, bool (*poll)()) {
     flags |= k.join(p, unit(pair), &states[pair * parts * state], parts, workspace(bytes));
   });
   return whole ? flags.load() : -1;
+}
+
+int forward(const Problem& p, bool (*poll)()) {
+  ++forwards;
+  if (!p.B || !p.G) return 0;
+  if (!p.lse || !kernel().few(p)) return forward_once(p, poll);
+  // A weight is the difference of a score and an lse, and goes right where both were rounded alike. So the lse is that of the scores
+  // as looks and gradients multiply them, whichever rows they look at; the output's bits do not depend on whether somebody asked.
+  Problem logs = p, output = p;
+  logs.by_lane = true, logs.V = 0, output.lse = Array();
+  int flags = forward_once(logs, poll), more = flags < 0 ? 0 : forward_once(output, poll);
+  return flags < 0 || more < 0 ? -1 : flags | more;
 }
 
 int tile(const Problem& p, const Tile& t, bool (*poll)()) {

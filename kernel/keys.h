@@ -32,13 +32,8 @@ struct Keys {
         strange = with_pieces(cut.keys, [&](auto n) { return cut_keys<n.pieces>(rows, row, count, p.D, steps_of(p) * depth, pieces_of_rows); });
   }
 
-  // Bare scores of a panel's rows and keys [from, to) of the block, and maybe of some around them. Whoever asks gets the same: a
-  // weight is the difference of a score and an lse, and what rounding adds to both goes only where it is the same.
+  // Bare scores of a panel's rows and keys [from, to) of the block, and maybe of some around them.
   void scores(const Problem& p, const Panel<F>& panel, F* s, int from, int to) const {
-    if (is_few<F>(p)) {
-      memset(s + from * width<F>, 0, (to - from) * width<F> * sizeof(F));
-      return score_few<F>(panel.rows, rows, row, panel.few_queries, p.D, s, from, to, false);
-    }
     const Pieces<F>& piece = pieces<F>(panel.rows);
     if constexpr (has_matrix<F>)
       if (cut.keys) {

@@ -44,7 +44,6 @@ struct Space {
     s.keys.carve(p, p.D, take);
     s.queries = numbers(panels * width<F> * p.D);
     auto* query_pieces = reinterpret_cast<uint16_t*>(take(panels * query_room(p) * sizeof(uint16_t)));
-    F* few_queries = numbers(few_room<F>(p));
     s.by_key = numbers(block * Lanes<F>::N), s.by_distance = numbers(block + width<F>);
     if (k) {
       s.rank = numbers(block * width<F>), s.best = numbers(k * width<F>), s.best_weight = numbers(k * width<F>);
@@ -55,10 +54,7 @@ struct Space {
     }
     if (space) {
       *space = s;
-      for (int n = 0; n < panels; ++n) {
-        s.panel[n].query = s.queries + n * width<F> * p.D, s.panel[n].few_queries = few_queries;
-        s.panel[n].query_pieces = query_pieces + n * query_room(p);
-      }
+      for (int n = 0; n < panels; ++n) s.panel[n].query = s.queries + n * width<F> * p.D, s.panel[n].query_pieces = query_pieces + n * query_room(p);
     }
     return used;
   }

@@ -1,6 +1,5 @@
 // A panel: up to three vectors of query rows, what they may attend, and how numbers get into lanes and blocks.
 #pragma once
-#include "few.h"
 #include "matrix.h"
 #include "softmax.h"
 
@@ -67,7 +66,6 @@ struct Panel {
   int64_t begin, end;              // keys that any of its rows may attend ...
   int64_t inner_begin, inner_end;  // ... and that all may, as far as ranges say
   F* query;                        // by lane
-  F* few_queries;                  // row-major, where rows are few (few.h)
   uint16_t* query_pieces;          // the same for matrix tiles (matrix.h), where they multiply
   uint64_t strange;                // rows that they do not take, a bit each
 
@@ -90,8 +88,6 @@ struct Panel {
       if (r.end < inner_end) inner_end = r.end;
     }
     pack_lanes(p, p.query, row, rows, p.D, p.scale < 0 ? F(-1) : F(1), query, scratch);
-    for (int i = 0; is_few<F>(p) && i < rows; ++i)
-      for (int64_t d = 0; d < p.D; ++d) few_queries[i * p.D + d] = query[d * width<F> + i];
     if constexpr (has_matrix<F>)
       if (cut_of(p).keys) strange = cut_queries(p, query, (rows - 1) / Lanes<F>::N + 1, query_pieces);
   }

@@ -1,9 +1,18 @@
 // A unit's memory: its panels of query rows, and one block of keys, values and scores at a time.
 #pragma once
+#include "few.h"
 #include "keys.h"
 
 namespace regard {
 namespace {
+
+// Whether a key head's rows are few: one panel, mostly empty ...
+template <class F>
+bool are_few(const Problem& p) { return p.H / p.G * p.T <= few<F>; }
+
+// ... and so go along the width (few.h).
+template <class F>
+bool is_few(const Problem& p) { return are_few<F>(p) && !p.by_lane; }
 
 // Panels that share one pass over the keys: as many as keep queries and outputs within the second-level cache, which is larger where
 // there are matrix tiles; cutting keys and values is paid for by more rows then.
@@ -23,7 +32,7 @@ struct Space {
     bool again[width<F>];     // attends a value that is not finite
     bool faint[width<F>];     // attends a value that matrix tiles may have taken for 0
     F *output, *peak, *sum;
-    F* output_rows;               // row-major, where rows are few
+    F *query_rows, *output_rows;  // row-major, where rows are few
   };
   int64_t panels, columns;
   int64_t value_rows;  // columns of values in whole pairs of matrix tiles
@@ -52,7 +61,7 @@ struct Space {
     s.weight_pieces = pieces(s.keys.cut.weights * block / depth * by_lane);
     s.product = numbers(s.keys.cut.keys ? 2 * side * width<F> : 0);
     uint16_t* query_pieces = pieces(s.panels * query_room(p));
-    F *few_queries = numbers(few_room<F>(p)), *output_rows = numbers(is_few<F>(p) ? few<F> * s.columns : 0);
+    F* rows = numbers(is_few<F>(p) ? few<F> * (p.D + s.columns) : 0);
     char* first = take(s.panels * (p.D + s.columns + 2) * width<F> * sizeof(F));
     if (!space) return used;
     *space = s;
@@ -64,7 +73,7 @@ struct Space {
       q.peak = next, next += width<F>;
       q.sum = next, next += width<F>;
       q.query_pieces = query_pieces + i * query_room(p);
-      q.few_queries = few_queries, q.output_rows = output_rows;  // there is one panel then
+      q.query_rows = rows, q.output_rows = rows + few<F> * p.D;  // there is one panel then
     }
     return used;
   }

@@ -83,8 +83,7 @@ def test_a_value_that_is_not_finite_shows_in_its_rows_alone(kernel):
     assert np.isfinite(np.delete(spoilt[1, 3:], 3, axis=-1)).all()
 
 
-@pytest.mark.parametrize("keys", [1, 43])
-@pytest.mark.parametrize("scale", [None, 3.0])
+@pytest.mark.parametrize(("keys", "scale"), [(1, None), (1, 3.0), (43, None)])
 def test_weights_are_rebuilt_from_the_scores_that_lse_was_summed_of(kernel, keys, scale):
     """Sums in another order would leave a lone key with a weight that is not 1."""
     rng = np.random.default_rng(5)

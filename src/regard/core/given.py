@@ -68,19 +68,21 @@ def checked(given: Given, arrays: Any) -> Call:
     return check(**arguments)
 
 
-def forward(given: Given, *arrays: Array, strict: bool = False) -> tuple[Array, Array]:
+def forward(
+    given: Given, *arrays: Array, strict: bool = False, with_lse: bool = True
+) -> tuple[Array, Array | None]:
     """Compute output and lse, in float64; `strict` refuses a bias that spoils a row."""
     call = checked(given, arrays)
     query = call.query
     rows = call.shape[1:-1] if call.flat else call.shape[:-1]
     output, inner_output = _rooms(given, call, (*rows, call.value.shape[-1]), query.dtype)
-    lse = room(rows, FLOAT64)
+    lse = room(rows, FLOAT64) if with_lse else None
     attends_bad_bias = _kernel.forward(
         bits(query),
         bits(call.key),
         bits(call.value),
         bits(inner_output),
-        lse[None] if call.flat else lse,
+        lse[None] if lse is not None and call.flat else lse,
         *call.rule,
         call.dropout,
         call.seed,

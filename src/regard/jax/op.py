@@ -144,8 +144,10 @@ def _called_back(compute: Any, results: list[Any], arrays: Any) -> list[Any]:
 def _numpy_forward(given: Given, count: int, *arrays: Any, strict: bool = False) -> list[Array]:
     """Compute the first `count` of output, lse, and what float32 leaves out of a float64 lse."""
     arrays = tuple(map(np.asarray, arrays))
-    output, exact = on_arrays.forward(given, *arrays, strict=strict)
-    if count == 1 or output.dtype == FLOAT64:
+    output, exact = on_arrays.forward(given, *arrays, strict=strict, with_lse=count > 1)
+    if exact is None:
+        return [output]
+    if output.dtype == FLOAT64:
         return [output, exact][:count]
     lse, rest = room(exact.shape, np.float32), room(exact.shape, np.float32)
     lse[...] = exact

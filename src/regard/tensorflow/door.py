@@ -239,7 +239,7 @@ def _computed(given: Given, tensors: list[Any], with_lse: bool) -> tuple[Any, An
     if route is not kernel.EAGER:
         kernel.refuse_wrong(given, tensors)
     elif not record.could_possibly_record():
-        output, lse = route.forward(given, *tensors)
+        output, lse = route.forward(given, *tensors, with_lse=with_lse)
         return output, lse
 
     def compute(*tensors: Any) -> Any:

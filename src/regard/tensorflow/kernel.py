@@ -37,9 +37,9 @@ def refuse_wrong(given: Given, tensors: list[Any]) -> None:
 # ------------------------------------------------------------------------------------- on tensors
 
 
-def _eager_forward(given: Given, *tensors: Any) -> Any:
-    output, lse = forward(given, *map(array, tensors), strict=True)
-    return eager(output), eager(lse)
+def _eager_forward(given: Given, *tensors: Any, with_lse: bool = True) -> Any:
+    output, lse = forward(given, *map(array, tensors), strict=True, with_lse=with_lse)
+    return eager(output), None if lse is None else eager(lse)
 
 
 def _eager_backward(given: Given, *tensors: Any) -> Any:

@@ -109,9 +109,9 @@ def attention(
     )
     if not on_cpu(query) and (output := fused(query, key, value, options)) is not None:
         # PyTorch's own attention gives no lse; without values we compute nothing else.
-        lse = compute(query, key, key[..., :0], options)[1] if return_lse else None
+        lse = compute(query, key, key[..., :0], options, True)[1] if return_lse else None
     else:
-        output, lse = compute(query, key, value, options)
+        output, lse = compute(query, key, value, options, return_lse)
     return output if lse is None or not return_lse else (output, lse.to(wide(query)))
 
 

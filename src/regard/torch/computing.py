@@ -87,10 +87,13 @@ def _room(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return output, query.new_empty(shape[:-1], dtype=torch.float64 if exact else wide(query))
 
 
-def forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def forward(
+    query: Tensor, key: Tensor, value: Tensor, *rest: Any, with_lse: bool = True
+) -> tuple[Tensor, Tensor]:
     """Compute output (B…, H, T, V), and lse (B…, H, T), in float64 if the kernel computes.
 
     Gradients are the better for it: a weight comes from the difference of a score and an lse.
+    The kernel leaves the lse as it is unless asked for.
     """
     options = Options(*rest)
     call = as_call(query, key, value, options)
@@ -101,7 +104,7 @@ def forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tens
             to = to[0][None], to[1][None]
         q, k, v = bits(call.query), bits(call.key), bits(call.value)
         last = call.dropout, call.seed, call.high
-        flags = _kernel.forward(q, k, v, to[0], to[1], *call.rule, *last)
+        flags = _kernel.forward(q, k, v, to[0], to[1] if with_lse else None, *call.rule, *last)
         attends_bad_bias = flags != 0
     else:
         given = query, key, value, call, options.mask, options.bias

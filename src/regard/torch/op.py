@@ -44,8 +44,13 @@ _modes = torch._C._len_torch_dispatch_stack
 _tracing = torch._C._get_tracing_state
 
 
-def compute(query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple[Tensor, Tensor]:
-    """Output and lse, by the shortest of the ways that whoever watches this call allows."""
+def compute(
+    query: Tensor, key: Tensor, value: Tensor, options: Options, with_lse: bool
+) -> tuple[Tensor, Tensor]:
+    """Output and lse, by the shortest of the ways that whoever watches this call allows.
+
+    Where nobody wants the lse, its numbers may be anything.
+    """
     arguments = (query, key, value, *options)
     tensors = [t for t in arguments[:6] if isinstance(t, Tensor)]
     if transformed():
@@ -55,7 +60,7 @@ def compute(query: Tensor, key: Tensor, value: Tensor, options: Options) -> tupl
     elif torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         found = _Differentiable.apply(*arguments)
     else:
-        found = forward(*arguments)
+        found = forward(*arguments, with_lse=with_lse)
     return found
 
 
