@@ -11,6 +11,7 @@
 #include "dispatch.h"
 #include "ffi.h"
 #include "operands.h"
+#include "team.h"
 
 namespace nb = nanobind;
 using namespace regard;
@@ -141,6 +142,7 @@ void forward_tensors(nb::handle query, nb::handle key, nb::handle value, nb::han
   if (!table) throw nb::python_error();
   if (table->major != 1 || !table->read) throw nb::type_error("kernel: version of DLPack");
   Tensor q(table, query), k(table, key), v(table, value), out(table, output);
+  join_team();
   forward_plain(q, k, v, out, scale, causal, grouped);
 }
 
@@ -337,6 +339,7 @@ NB_MODULE(_kernel, m) {
         nb::arg("real").none().noconvert(), nb::arg("total").noconvert(), nb::arg("count").noconvert(), nb::arg("largest"),
         REGARD_RULE_ARGUMENTS);
   m.def("calls", [] { return nb::make_tuple(calls().forward, calls().backward, calls().tile); });
+  m.def("join_team", join_team);
   m.def("threads", threads);
   m.def("set_threads", set_threads, nb::arg("count"));
   m.def("kernels", [] {

@@ -1,5 +1,7 @@
 #include "pool.h"
 
+#include "team.h"
+
 #include <pthread.h>
 #include <signal.h>
 
@@ -148,6 +150,25 @@ bool run_alone(int64_t count, Item item, bool (*poll)(void*), void* context) {
   return true;
 }
 
+// A job of PyTorch's threads (team.h), which wait for each other at its end. Only the caller polls.
+struct Shared {
+  int64_t count;
+  Item item;
+  bool (*poll)(void*);
+  void* context;
+  pthread_t caller = pthread_self();
+  std::atomic<int64_t> next{0};
+  std::atomic<bool> stopped{false};
+
+  void work() {
+    bool asks = pthread_equal(caller, pthread_self());
+    for (int64_t i; !stopped && (i = next++) < count;) {
+      item(context, i);
+      if (asks && poll(context)) stopped = true;
+    }
+  }
+};
+
 }  // namespace
 
 bool run_items(int64_t count, int threads, Item item, bool (*poll)(void*), void* context) {
@@ -155,6 +176,8 @@ bool run_items(int64_t count, int threads, Item item, bool (*poll)(void*), void*
   Pool& p = the_pool();
   std::unique_lock<std::mutex> lock(p.busy, std::try_to_lock);
   if (!lock) return run_alone(count, item, poll, context);
+  Shared job{count, item, poll, context};
+  if (on_team(threads, [](void* shared) { static_cast<Shared*>(shared)->work(); }, &job)) return !job.stopped;
   return p.run(uint32_t(count), threads, item, poll, context);
 }
 

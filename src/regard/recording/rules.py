@@ -29,13 +29,9 @@ def array(tensor: Any) -> Array:
             "its tensors hold no numbers here: it ran under a transform of torch.func (vmap, grad) "
             "or on the meta device"
         )
-    if tensor.requires_grad or not tensor.is_cpu or tensor.is_neg():
-        tensor = tensor.detach().cpu().resolve_neg()
-    if tensor.dtype is torch.bfloat16:
-        bits: Array = tensor.view(torch.int16).numpy()
-        return bits.view(ml_dtypes.bfloat16)
-    found: Array = tensor.numpy()
-    return found
+    from regard.torch.tensors import array as over_the_same_memory
+
+    return over_the_same_memory(tensor)
 
 
 def cast(*tensors: Any) -> tuple[Any, ...]:

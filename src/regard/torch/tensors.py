@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard import _kernel
 from regard.core.arguments import BFLOAT16, Array, plain
 
 # Set by tests, which have no accelerator: treat every tensor as if it lay on one.
@@ -53,6 +54,7 @@ def tensor(name: str, given: Any, device: torch.device) -> Tensor:
 
 def array(tensor: Tensor) -> Array:
     """The tensor as an array over the same memory; from another device as a copy."""
+    _kernel.join_team()
     if tensor.requires_grad or not tensor.is_cpu or tensor.is_neg():
         tensor = tensor.detach().cpu().resolve_neg()
     if tensor.dtype is torch.bfloat16:
