@@ -83,6 +83,7 @@ struct Sums {
   Array entropy;                   // (…, H, T), in nats
   Array row_ids, key_ids, same;    // (…, T), (…, S), 0 or more, and (…, H, 2): weight on keys of the row's own id, and on keys behind one;
                                    // or absent
+  const struct Top* top = nullptr; // the keys that have the most weight as well; or null
 };
 
 // The keys of each row that have the most weight, or, where sums are given, the most beyond what other rows give.

@@ -250,8 +250,21 @@ Problem looked_at(const In& query, const In& key, const In& lse) {
   return p;
 }
 
+Top top_of(Problem& p, const Out& weights, const Out& positions) {
+  Top out;
+  expect_own(weights, p, "weights", 3), expect_own(positions, p, "positions", 3);
+  out.k = weights.shape(p.batch_axes + 2);
+  out.weights = operand(weights, p, "weights", {p.H, p.T, out.k}, {&Array::head, &Array::row, &Array::column});
+  out.positions = operand(positions, p, "positions", {p.H, p.T, out.k}, {&Array::head, &Array::row, &Array::column});
+  expect(out.weights, {p.query.type == float64 ? float64 : float32}, "weights");
+  expect(out.positions, {int64}, "positions");
+  if (out.k < 1) bad_shape("weights (k)");
+  return out;
+}
+
 void sums_call(const In& query, const In& key, const In& lse, const In& real, const Out& received, const Out& seen, const Out& along,
-               const Out& met, const Out& entropy, const In& row_ids, const In& key_ids, const Out& same, REGARD_RULE) {
+               const Out& met, const Out& entropy, const In& row_ids, const In& key_ids, const Out& same, const Out& weights,
+               const Out& positions, REGARD_RULE) {
   Problem p = looked_at(query, key, lse);
   set_rule(p, REGARD_RULE_VALUES);
   Sums out = sums_of(p, real, received, seen, along, met);
@@ -268,6 +281,8 @@ void sums_call(const In& query, const In& key, const In& lse, const In& real, co
     expect(out.row_ids, {int64}, "row_ids");
     expect(out.key_ids, {int64}, "key_ids");
   }
+  Top keys;
+  if (weights.is_valid()) keys = top_of(p, weights, positions), out.top = &keys;
   without_gil([&] { return p.T && p.S ? sums(p, out, interrupted) : 0; });
 }
 
@@ -275,14 +290,7 @@ void top_call(const In& query, const In& key, const In& lse, const In& real, con
               const Out& met, const Out& weights, const Out& positions, REGARD_RULE) {
   Problem p = looked_at(query, key, lse);
   set_rule(p, REGARD_RULE_VALUES);
-  Top out;
-  expect_own(weights, p, "weights", 3), expect_own(positions, p, "positions", 3);
-  out.k = weights.shape(p.batch_axes + 2);
-  out.weights = operand(weights, p, "weights", {p.H, p.T, out.k}, {&Array::head, &Array::row, &Array::column});
-  out.positions = operand(positions, p, "positions", {p.H, p.T, out.k}, {&Array::head, &Array::row, &Array::column});
-  expect(out.weights, {p.query.type == float64 ? float64 : float32}, "weights");
-  expect(out.positions, {int64}, "positions");
-  if (out.k < 1) bad_shape("weights (k)");
+  Top out = top_of(p, weights, positions);
   Sums beyond;
   if (received.is_valid()) {
     beyond = sums_of(p, real, received, seen, along, met);
@@ -328,7 +336,7 @@ NB_MODULE(_kernel, m) {
         nb::arg("real").none().noconvert(), nb::arg("received").noconvert(), nb::arg("seen").noconvert(),
         nb::arg("along").noconvert(), nb::arg("met").noconvert(), nb::arg("entropy").noconvert(),
         nb::arg("row_ids").none().noconvert(), nb::arg("key_ids").none().noconvert(), nb::arg("same").none().noconvert(),
-        REGARD_RULE_ARGUMENTS);
+        nb::arg("weights").none().noconvert(), nb::arg("positions").none().noconvert(), REGARD_RULE_ARGUMENTS);
   m.def("top", top_call, nb::arg("query").noconvert(), nb::arg("key").noconvert(), nb::arg("lse").noconvert(),
         nb::arg("real").none().noconvert(), nb::arg("received").none().noconvert(), nb::arg("seen").none().noconvert(),
         nb::arg("along").none().noconvert(), nb::arg("met").none().noconvert(), nb::arg("weights").noconvert(),

@@ -261,7 +261,8 @@ static int over_heads(const Problem& p, int64_t k, bool (*poll)(), const Run& ru
 }
 
 int sums(const Problem& p, const Sums& out, bool (*poll)()) {
-  return over_heads(p, 0, poll, [&](int64_t item, int64_t head, char* space) { kernel().looks->sums(p, out, item, head, space); });
+  return over_heads(p, out.top ? out.top->k : 0, poll,
+                    [&](int64_t item, int64_t head, char* space) { kernel().looks->sums(p, out, item, head, space); });
 }
 
 int top(const Problem& p, const Top& out, bool (*poll)()) {

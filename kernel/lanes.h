@@ -113,6 +113,15 @@ inline void transpose(Vector<F>* x) {
 template <class V>
 inline V larger(V a, V b) { return a > b ? a : b; }
 
+// Whether a bit is set in any lane.
+template <class I>
+inline bool any(I x) {
+  uint64_t words[sizeof x / 8], found = 0;
+  memcpy(words, &x, sizeof x);
+  for (uint64_t word : words) found |= word;
+  return found != 0;
+}
+
 // 2**t for t <= 0 (a little above is fine): 0 for -inf, NaN for NaN. Adding `magic` leaves round(t) + bias in the low bits, which
 // shifted are the power of two; a NaN or what is left of -inf passes through the product. Relative error 2e-9 before rounding.
 inline Vector<float> exp2(Vector<float> t) {

@@ -3,14 +3,16 @@
 //
 // One item and head at a time. Within a block sums are of F; beyond it float64, in one order.
 #include "maps.h"
+#include "ranks.h"
 
 namespace regard {
 namespace {
 
 // Adds one panel's weights for a block to the block's sums, and to each row's Σ w log2 w and Σ w on keys of its own id and behind one.
+// `keep`: scores become weights, as in `rebuild`.
 template <int vectors, class F>
 [[gnu::noinline]] void add_weights(const Space<F>& s, const Rows<F>& panel, F factor, const Words<F>* words,
-                                   const typename Lanes<F>::Bits* key_ids, F* spread, F* same, F* behind, int from, int to) {
+                                   const typename Lanes<F>::Bits* key_ids, F* spread, F* same, F* behind, bool keep, int from, int to) {
   constexpr int N = Lanes<F>::N;
   using V = Vector<F>;
   const V zero = splat(F(0)), least = splat(F(-2000));  // w log w is 0 long before that
@@ -26,6 +28,7 @@ template <int vectors, class F>
         Integers<F> may = may_attend(*words, j, v);
         w = may ? w : zero, product = may ? product : zero;
       }
+      if (keep) store(s.scores + j * width<F> + v * N, w);
       sum[v] += product;
       w = counted[v] > zero ? w : zero;
       together += w;
@@ -67,7 +70,7 @@ template <class F>
 void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* workspace) {
   constexpr int N = Lanes<F>::N;
   Space<F> s;
-  Space<F>::carve(p, 0, workspace, &s);
+  Space<F>::carve(p, out.top ? out.top->k : 0, workspace, &s);
   const Exponent<F> e = exponent<F>(p);
   const char* key_rows = row_of(p.key, p, item, head / (p.H / p.G), 0);
   auto here = [&](const Array& a) { return const_cast<char*>(at_item(a, p, item)) + head * a.head; };
@@ -82,6 +85,7 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
     for (int64_t r = first; r < p.T && used < s.panels; r += width<F>, ++used) {
       Rows<F>& panel = s.panel[used];
       set_rows(p, panel, out.real, out.row_ids, item, head, r, e, s.scratch());
+      if (out.top) s.best(used).none();
       if (panel.begin < begin) begin = panel.begin;
       if (panel.end > end) end = panel.end;
     }
@@ -99,7 +103,8 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
         F parts[width<F>], own[width<F>], after[width<F>];
         memset(s.by_distance, 0, (block + width<F>) * sizeof(F));
         static constexpr decltype(&add_weights<1, F>) shapes[] = {add_weights<1, F>, add_weights<2, F>, add_weights<3, F>};
-        shapes[(panel.rows - 1) / N](s, panel, e.factor, words, out.same ? ids + 1 : nullptr, parts, own, after, from, to);
+        shapes[(panel.rows - 1) / N](s, panel, e.factor, words, out.same ? ids + 1 : nullptr, parts, own, after, out.top, from, to);
+        if (out.top) rank_block(p, s, panel, s.best(n), *out.top, at, words, from, to);
         for (int i = 0; i < panel.rows; ++i) spread[n][i] += parts[i], same += out.same ? own[i] : 0, behind += out.same ? after[i] : 0;
         int64_t shift = at - panel.last + p.T - 1;
         for (int64_t x = from; x < to + panel.rows - 1; ++x)
@@ -112,54 +117,13 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
         number_at(out.received, received, at + j) += sum;
       }
     }
-    for (int n = 0; n < used; ++n)
+    for (int n = 0; n < used; ++n) {
+      if (out.top) write_best(p, s.panel[n], s.best(n), *out.top, item, head);
       for (int i = 0; i < s.panel[n].rows; ++i)
         write(const_cast<char*>(row_of(out.entropy, p, item, head, s.panel[n].row[i].query)), float64, -spread[n][i] / log2_e);
+    }
   }
   if (out.same) write(here(out.same), float64, same), write(here(out.same) + out.same.column, float64, behind);
-}
-
-// ---- the keys that stand out ----
-
-// By what keys are ranked: the weight (a NaN, which is a whole row's, above all), or lift. -inf: not ranked.
-template <int vectors, class F>
-[[gnu::noinline]] void rank_weights(const Space<F>& s, const Rows<F>& panel, bool lift, int64_t at, int64_t shift, const Words<F>* words,
-                                    F* most, int from, int to) {
-  constexpr int N = Lanes<F>::N;
-  using V = Vector<F>;
-  const V never = splat(F(-INFINITY)), zero = splat(F(0));
-  V best[vectors];
-  for (int v = 0; v < vectors; ++v) best[v] = never;
-  for (int j = from; j < to; ++j)
-    for (int v = 0; v < vectors; ++v) {
-      V w = load(s.scores + j * width<F> + v * N), r = w == w ? w : splat(F(INFINITY));
-      if (lift) {
-        Integers<F> counted = load(panel.counted + v * N) > zero;
-        int64_t d = shift + j + v * N;
-        V own = counted ? w : zero;
-        V key = (splat(s.received[at + j]) - own) * (counted ? splat(s.key_share[0][at + j]) : splat(s.key_share[1][at + j]));
-        V distance = (load(s.along + d) - own) * (counted ? load(s.step_share[0] + d) : load(s.step_share[1] + d));
-        key = key < zero ? zero : key, distance = distance < zero ? zero : distance;
-        r = w - (key > distance ? key : distance) + (key - key) + (distance - distance);
-        r = r == r ? r : never;
-      }
-      if (words) r = may_attend(*words, j, v) ? r : never;
-      store(s.rank + j * width<F> + v * N, r);
-      best[v] = larger(r, best[v]);
-    }
-  for (int v = 0; v < vectors; ++v) store(most + v * N, best[v]);
-}
-
-// Puts a key into its lane's list, which is sorted; of equals the earlier stays ahead.
-template <class F>
-void insert(const Space<F>& s, int64_t k, int lane, F rank, F weight, int64_t key) {
-  int64_t n = k - 1;
-  for (; n > 0 && s.best[(n - 1) * width<F> + lane] < rank; --n) {
-    int64_t to = n * width<F> + lane, from = to - width<F>;
-    s.best[to] = s.best[from], s.best_weight[to] = s.best_weight[from], s.best_key[to] = s.best_key[from];
-  }
-  int64_t to = n * width<F> + lane;
-  s.best[to] = rank, s.best_weight[to] = weight, s.best_key[to] = key;
 }
 
 // Totals and shares of the other rows as F, once for a head: 1 / (count - 1) for rows that count, 1 / count for those that do not.
@@ -179,7 +143,6 @@ void get_totals(const Problem& p, const Sums& sums, int64_t item, int64_t head, 
 
 template <class F>
 void top(const Problem& p, const Top& out, int64_t item, int64_t head, char* workspace) {
-  constexpr int N = Lanes<F>::N;
   Space<F> s;
   Space<F>::carve(p, out.k, workspace, &s);
   const Exponent<F> e = exponent<F>(p);
@@ -189,30 +152,16 @@ void top(const Problem& p, const Top& out, int64_t item, int64_t head, char* wor
   for (int64_t first = 0; first < p.T; first += width<F>) {
     Rows<F>& panel = s.panel[0];
     set_rows(p, panel, out.beyond ? out.beyond->real : Array(), Array(), item, head, first, e, s.scratch());
-    for (int64_t n = 0; n < out.k * width<F>; ++n) s.best[n] = -INFINITY, s.best_weight[n] = 0, s.best_key[n] = -1;
+    const Best<F> best = s.best(0).none();
     for (int64_t at = panel.begin / block * block; at < panel.end; at += block) {
       bool all;
       int from, to;
       if (!block_scores(p, s, panel, e, key_rows, at, &all, &from, &to)) continue;
       const Words<F>* words = all ? nullptr : s.words;
       pieces<F>(panel.rows).rebuild(s.scores, e.factor, panel.lse, words, from, to);
-      F most[width<F>];
-      static constexpr decltype(&rank_weights<1, F>) shapes[] = {rank_weights<1, F>, rank_weights<2, F>, rank_weights<3, F>};
-      shapes[(panel.rows - 1) / N](s, panel, out.beyond != nullptr, at, at - panel.last + p.T - 1, words, most, from, to);
-      for (int i = 0; i < panel.rows; ++i)
-        if (most[i] > s.best[(out.k - 1) * width<F> + i])
-          for (int j = from; j < to; ++j)
-            if (F rank = s.rank[j * width<F> + i]; rank > s.best[(out.k - 1) * width<F> + i])
-              insert(s, out.k, i, rank, s.scores[j * width<F> + i], at + j);
+      rank_block(p, s, panel, best, out, at, words, from, to);
     }
-    for (int i = 0; i < panel.rows; ++i) {
-      char* weights = const_cast<char*>(row_of(out.weights, p, item, head, panel.row[i].query));
-      char* positions = const_cast<char*>(row_of(out.positions, p, item, head, panel.row[i].query));
-      for (int64_t n = 0; n < out.k; ++n) {
-        write(weights + n * out.weights.column, out.weights.type, s.best_weight[n * width<F> + i]);
-        integer_at(out.positions, positions, n) = s.best_key[n * width<F> + i];
-      }
-    }
+    write_best(p, panel, best, out, item, head);
   }
 }
 

@@ -19,6 +19,19 @@ struct Rows : Panel<F> {
   int64_t last;                                 // the number of the row in lane 0
 };
 
+// The best keys of each lane so far, sorted: (k, width) each. A rank of -inf: there is none.
+template <class F>
+struct Best {
+  int64_t size;
+  F *rank, *weight;
+  typename Lanes<F>::Bits* key;
+
+  const Best& none() const {
+    for (int64_t n = 0; n < size; ++n) rank[n] = -INFINITY, weight[n] = 0;
+    return *this;
+  }
+};
+
 template <class F>
 struct Space {
   static constexpr int panels = 8;
@@ -29,8 +42,9 @@ struct Space {
   Words<F>* words;
   F *received, *key_share[2], *along, *step_share[2];  // for lift: totals, and 1 / (count - 1), 1 / count
   Scratch<F> scratch() const { return {scores, bias, &keys, words}; }
-  F *rank, *best, *best_weight;                 // (block, width) and (k, width)
-  int64_t* best_key;
+  F *rank;                                      // (block, width)
+  Best<F> first;                                // of the first panel; the others' lie behind
+  Best<F> best(int n) const { return {first.size, first.rank + n * first.size, first.weight + n * first.size, first.key + n * first.size}; }
 
   static size_t carve(const Problem& p, int64_t k, char* from, Space* space) {
     size_t used = 0;
@@ -46,8 +60,9 @@ struct Space {
     auto* query_pieces = reinterpret_cast<uint16_t*>(take(panels * query_room(p) * sizeof(uint16_t)));
     s.by_key = numbers(block * Lanes<F>::N), s.by_distance = numbers(block + width<F>);
     if (k) {
-      s.rank = numbers(block * width<F>), s.best = numbers(k * width<F>), s.best_weight = numbers(k * width<F>);
-      s.best_key = reinterpret_cast<int64_t*>(take(k * width<F> * sizeof(int64_t)));
+      s.rank = numbers(block * width<F>), s.first.size = k * width<F>;
+      s.first.rank = numbers(panels * s.first.size), s.first.weight = numbers(panels * s.first.size);
+      s.first.key = reinterpret_cast<typename Lanes<F>::Bits*>(take(panels * s.first.size * sizeof(F)));
       int64_t keys = rounded_up(p.S, block);
       s.received = numbers(keys), s.key_share[0] = numbers(keys), s.key_share[1] = numbers(keys);
       s.along = numbers(distances), s.step_share[0] = numbers(distances), s.step_share[1] = numbers(distances);

@@ -31,16 +31,21 @@ void map(const Problem& p, const Map& out, int64_t item, int64_t head, char* wor
   const Exponent<F> e = exponent<F>(p);
   const char* key_rows = row_of(p.key, p, item, head / (p.H / p.G), 0);
   if (p.bias) memset(s.bias, 0, block * width<F> * sizeof(F));
-  auto add = [&](const Row& row, int64_t column, double weight, int pairs) {
-    int64_t cell = cell_of(row.query, p.T, out.rows);
-    double& total = number_at(out.total, const_cast<char*>(row_of(out.total, p, item, head, cell)), column);
-    integer_at(out.count, const_cast<char*>(row_of(out.count, p, item, head, cell)), column) += pairs;
+  char *totals[width<F>], *counts[width<F>];  // of each row's cells
+  auto add = [&](int i, int64_t column, double weight, int pairs) {
+    double& total = number_at(out.total, totals[i], column);
+    integer_at(out.count, counts[i], column) += pairs;
     if (!out.largest) total += weight;
     else if (!(weight <= total)) total = weight;
   };
   for (int64_t first = 0; first < p.T; first += width<F>) {
     Rows<F>& panel = s.panel[0];
     set_rows(p, panel, out.real, Array(), item, head, first, e, s.scratch());
+    for (int i = 0; i < panel.rows; ++i) {
+      int64_t cell = cell_of(panel.row[i].query, p.T, out.rows);
+      totals[i] = const_cast<char*>(row_of(out.total, p, item, head, cell));
+      counts[i] = const_cast<char*>(row_of(out.count, p, item, head, cell));
+    }
     for (int64_t at = panel.begin / block * block; at < panel.end; at += block) {
       int64_t count = p.S - at < block ? p.S - at : block;
       bool all;
@@ -56,7 +61,7 @@ void map(const Problem& p, const Map& out, int64_t item, int64_t head, char* wor
         for (int i = 0; i < panel.rows; ++i) {
           if (panel.counted[i] == 0) continue;
           int pairs = int(all ? past - j : __builtin_popcountll(s.words->row[i] & range_word(j, past)));
-          if (pairs) add(panel.row[i], column, found[i], pairs);
+          if (pairs) add(i, column, found[i], pairs);
         }
       }
     }

@@ -223,11 +223,6 @@ inline void store_halves(uint16_t* to, Words32 x) {
 }
 
 inline Vector<float> magnitude(Vector<float> x) { return (Vector<float>)((Words32)x & 0x7fffffff); }
-inline bool any(Words32 x) {
-  int32_t found = 0;
-  for (int i = 0; i < side; ++i) found |= x[i];
-  return found;
-}
 
 // `count` of 64 rows of keys, cut: to[piece][row][column], padded with zeros to `padded` columns. Returns the rows that hold what
 // tiles cannot take, a bit each.

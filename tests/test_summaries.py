@@ -151,6 +151,19 @@ def check_top(seen, true, k, by):
         assert_allclose(found.baseline, np.where(none, np.nan, taken[1]), **TIGHT)
 
 
+@pytest.mark.parametrize("k", [1, 4, 20])
+def test_top_and_sums_in_one_pass(case, k):
+    seen = case[0]
+    seen.__dict__.pop("sums", None)
+    first = seen.top(k)
+    together = seen.__dict__["sums"]
+    for one, apart in zip(first, seen.top(k), strict=True):
+        assert_array_equal(one, apart)
+    apart = summaries.sums(seen.call, seen._lse, seen.real_rows)
+    for one, other in zip(together, apart, strict=True):
+        assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("by", ["weight", "lift"])
 def test_top_of_some_rows(pieces, by):
     seen = look(*arrays(), causal=True, query_offset=2)

@@ -96,6 +96,8 @@ def sums(
     row_ids: Any | None,
     key_ids: Any | None,
     same: Any | None,
+    weights: Any | None,
+    positions: Any | None,
     scale: float,
     softcap: float,
     mask: Any | None,

@@ -249,15 +249,17 @@ class Look(Shown):
             raise ValueError(f"by: expected 'weight' or 'lift', received {by!r}")
         if k < 1:
             raise ValueError(f"k: expected at least 1, received {k}")
-        *lead, queries, _ = self.call.shape
+        *lead, queries, keys = self.call.shape
         wanted = positions_of(slice(None) if rows is None else rows, queries, "rows")
         # three arrays: weights and baseline, and positions of 8 bytes
         itemsize = 2 * self._dtype.itemsize + 8
         refuse_over(self.limit, f"top({k})", (*lead, wanted.size, k), itemsize)
         some, order = np.unique(wanted, return_inverse=True)
-        found = summaries.top(
-            self.call, self._lse, self.real_rows, self.sums, k, by == "lift", some
-        )
+        known = self.call, self._lse, self.real_rows
+        if by == "weight" and rows is None and queries and keys and "sums" not in self.__dict__:
+            self.sums, found = summaries.sums_and_top(*known, k)
+        else:
+            found = summaries.top(*known, self.sums, k, by == "lift", some)
         if rows is not None:
             found = Top(*(array[..., order.reshape(wanted.shape), :] for array in found))
         return Top(*map(self._shaped, found))

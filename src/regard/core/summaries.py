@@ -51,13 +51,17 @@ class Sums(NamedTuple):
 
 
 def sums(
-    call: Call, lse: Array, real: Array | None, same: tuple[Array, Array, Array] | None = None
+    call: Call,
+    lse: Array,
+    real: Array | None,
+    same: tuple[Array, Array, Array] | None = None,
+    best: tuple[Array, Array] | None = None,
 ) -> Sums:
     """One pass over all weights, in the kernel; each head is summed in one order.
 
     `same`: an id for each row (B…, T) and each key (B…, S), int64 and not negative, and an array
     (B…, H, 2) that is given the weight that rows have on keys of their own id, and on the keys
-    right behind such ones.
+    right behind such ones. `best`: arrays that are given what `strongest` returns.
     """
     *lead, queries, keys = call.shape
     distances = max(0, queries + keys - 1)
@@ -70,9 +74,10 @@ def sums(
     )
     query, key = bits(call.query), bits(call.key)
     row_ids, key_ids, together = same or (None, None, None)
+    weights, positions = best or (None, None)
     _kernel.sums(
         query, key, lse, real, out.received, out.seen, out.along, out.met, out.entropy,
-        row_ids, key_ids, together, *call.rule,
+        row_ids, key_ids, together, weights, positions, *call.rule,
     )  # fmt: skip
     return out
 
@@ -142,7 +147,8 @@ def top(
 ) -> Top:
     """The k keys of some rows that have the most weight, or the most beyond the others'."""
     if len(rows) == call.shape[-2] and rows.size and call.shape[-1]:
-        return _top_of_all(call, lse, real, sums, k, by_lift)
+        strong = strongest(call, lse, k, real, sums if by_lift else None)
+        return _beside_others(strong, real, sums)
     *lead, _, keys = call.shape
     shape = (*lead, len(rows), k)
     dtype = weight_dtype(call.dtype)
@@ -173,11 +179,16 @@ def top(
     return found
 
 
-def _top_of_all(
-    call: Call, lse: Array, real: Array | None, sums: Sums, k: int, by_lift: bool
-) -> Top:
-    """The same of all rows, in one pass of the kernel."""
-    weights, positions = strongest(call, lse, k, real, sums if by_lift else None)
+def sums_and_top(call: Call, lse: Array, real: Array | None, k: int) -> tuple[Sums, Top]:
+    """The sums, and the k keys of all rows that have the most weight, in one pass."""
+    best = _room(call, k)
+    together = sums(call, lse, real, best=best)
+    return together, _beside_others(best, real, together)
+
+
+def _beside_others(best: tuple[Array, Array], real: Array | None, sums: Sums) -> Top:
+    """Weights and positions of all rows' keys, with what the other rows give them."""
+    weights, positions = best
     found, at = positions >= 0, np.maximum(positions, 0)
     given, times = (
         np.take_along_axis(total[..., None, :], at, -1) for total in (sums.received, sums.seen)
@@ -194,14 +205,19 @@ def strongest(
 
     `beyond`: the largest beyond what the other rows give, of which those count that are `real`.
     """
-    shape = (*call.shape[:-1], k)
-    weights, positions = np.empty(shape, weight_dtype(call.dtype)), np.empty(shape, np.int64)
+    weights, positions = _room(call, k)
     query, key = bits(call.query), bits(call.key)
     real_rows, received, seen, along, met = (real, *beyond[:4]) if beyond else (None,) * 5
     _kernel.top(
         query, key, lse, real_rows, received, seen, along, met, weights, positions, *call.rule
     )
     return weights, positions
+
+
+def _room(call: Call, k: int) -> tuple[Array, Array]:
+    """Arrays for weights and positions of k keys for every row."""
+    shape = (*call.shape[:-1], k)
+    return np.empty(shape, weight_dtype(call.dtype)), np.empty(shape, np.int64)
 
 
 def _largest(rank: Array, k: int) -> Array:

@@ -61,7 +61,11 @@ def heaviest(layer: Layer, special: Array, own: bool) -> Heaviest:
                 best = weight, row, key
             left &= _may_hold(best[0], mass[head], entropy[head], most)
         found.append(best)
-    return Heaviest(*map(np.array, zip(*found, strict=True)))
+    weights, row, key = map(np.array, zip(*found, strict=True))
+    there = np.flatnonzero(key >= 0)
+    # Of few rows scores may be multiplied otherwise; what is said is what the layer shows there.
+    weights[there] = layer.weights[there, row[there], key[there]]
+    return Heaviest(weights, row, key)
 
 
 def _among(call: Call, lse: Array, special: Array, rows: Array, offset: int, own: bool) -> Heaviest:
