@@ -1,18 +1,10 @@
 """What `import regard` costs: NumPy, and nothing that a user did not ask for."""
 
-import subprocess
-import sys
+from fresh import fresh
 
 FRAMEWORKS = {"torch", "tensorflow", "jax", "keras", "onnx", "transformers", "tokenizers"}
 # Installed with regard, but needed only once something is drawn, saved or typed.
 LATER = {"rich", "click", "safetensors", "matplotlib", "starlette", "uvicorn"}
-
-
-def fresh(code: str) -> str:
-    """What a new interpreter prints."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_import_loads_numpy_and_no_framework():

@@ -13,15 +13,18 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
+from fresh import fresh as new
 
 import regard
 from regard import _kernel
 
 # Enough work for several threads, and sizes that leave rests everywhere.
 SHARED = ((2, 6, 131, 64), (2, 3, 211, 64), (2, 3, 211, 37))
+fresh = partial(new, seconds=None)  # pytest ends it
 FORKS = hasattr(os, "fork")
 
 
@@ -122,7 +125,7 @@ def test_fewer_threads_than_asked_for():
     """
     if sys.platform != "linux":
         pytest.skip("machine: limits of memory are Linux's here")
-    assert run(code).stdout == "computed\n"
+    assert fresh(code) == "computed\n"
 
 
 def test_no_memory_is_a_memory_error():
@@ -145,7 +148,7 @@ def test_no_memory_is_a_memory_error():
     """
     if sys.platform != "linux":
         pytest.skip("machine: limits of memory are Linux's here")
-    assert run(code).stdout == "refused\n[[[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]]\n"
+    assert fresh(code) == "refused\n[[[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]]\n"
 
 
 # ---------------------------------------------------------------------------- forks
@@ -224,18 +227,10 @@ def test_a_data_loader_with_workers():
     pytest.importorskip("torch")
     if not FORKS:
         pytest.skip("machine: no fork here")
-    assert run(code).stdout == "equal\n"
+    assert fresh(code) == "equal\n"
 
 
 # ---------------------------------------------------------------------------- interrupts
-
-
-def run(code: str, **options) -> subprocess.CompletedProcess:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, **options
-    )
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="machine: no SIGINT here")
@@ -286,5 +281,4 @@ def test_workers_take_no_signals():
     if not hasattr(signal, "sigtimedwait"):
         pytest.skip("machine: no sigtimedwait here")
     # NumPy's own threads would take it.
-    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    assert run(code, env=alone).stdout == "True\n"
+    assert fresh(code, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1") == "True\n"

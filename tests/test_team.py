@@ -1,11 +1,10 @@
 """PyTorch's own threads compute for its tensors: to the same bits, and with none beside them."""
 
-import os
-import subprocess
 import sys
 import textwrap
 
 import pytest
+from fresh import fresh
 
 pytest.importorskip("torch")
 pytestmark = [
@@ -31,21 +30,13 @@ def expected():  # by NumPy's door, on a thread that PyTorch's tensors never cam
 """
 
 
-def fresh(code: str, **environment: str) -> list[str]:
-    """The lines that a new interpreter prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", BEGIN + textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=os.environ | environment,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+def after(code: str) -> list[str]:
+    """The lines that a new interpreter prints after the beginning."""
+    return fresh(BEGIN + textwrap.dedent(code), seconds=100).splitlines()
 
 
 def test_tensors_start_no_threads_beside_pytorchs():
-    said = fresh("""
+    said = after("""
         weights @ weights
         before = threads()
         out = regard.torch.scaled_dot_product_attention(*tensors)
@@ -66,7 +57,7 @@ def test_tensors_start_no_threads_beside_pytorchs():
 
 @pytest.mark.parametrize(("theirs", "ours"), [(1, 2), (3, 2), (2, 3), (2, 1)])
 def test_unequal_numbers_of_threads(theirs, ours):
-    assert fresh(f"""
+    assert after(f"""
         torch.set_num_threads({theirs}), regard.threads({ours})
         weights @ weights
         assert torch.equal(regard.attention(*tensors), expected())
@@ -75,7 +66,7 @@ def test_unequal_numbers_of_threads(theirs, ours):
 
 
 def test_a_child_of_fork_does_not_wait_for_threads_that_it_lacks():
-    assert fresh("""
+    assert after("""
         weights @ weights
         truth = regard.attention(*tensors)
         for _ in range(20):
@@ -90,7 +81,7 @@ def test_a_child_of_fork_does_not_wait_for_threads_that_it_lacks():
 
 
 def test_eight_callers_at_once():
-    assert fresh("""
+    assert after("""
         from concurrent.futures import ThreadPoolExecutor
         def compute(_):
             weights @ weights
@@ -104,7 +95,7 @@ def test_eight_callers_at_once():
 
 
 def test_an_interrupt_ends_a_long_call():
-    said = fresh("""
+    said = after("""
         import signal, time
         long = torch.randn(1, 64, 8209, 64)
         begin = time.perf_counter()
@@ -120,11 +111,10 @@ def test_an_interrupt_ends_a_long_call():
 
 
 def test_where_no_pytorch_is_loaded_there_is_no_team():
-    code = """if True:
+    said = fresh("""
         import numpy as np, regard
         regard._kernel.join_team(), regard.threads(2)
         x = np.ones((2, 300, 64), np.float32)
         print(regard.attention(x, x, x).sum())
-    """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
-    assert done.stdout == "38400.0\n", done.stderr
+    """)
+    assert said == "38400.0\n"

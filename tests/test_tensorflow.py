@@ -1,15 +1,14 @@
 """TensorFlow's door: the kernel, and block by block; eager, in graphs, compiled, saved."""
 
 import contextlib
-import os
-import subprocess
-import sys
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from cases import ANSWERS, CASES, GRADIENTS, REFUSED
+from fresh import fresh as new
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from near import FLOATS, floats, naive, near
@@ -63,18 +62,7 @@ def computed(how, inputs, function=dot_product_attention, **options):
         return call(*inputs, **options)
 
 
-def fresh(code, *arguments, **environment):
-    """What a new process prints that is not told where regard is, unless it needs it."""
-    own = {"TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1", **environment}
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=os.environ | own,
-    )
-    assert done.returncode == 0, f"ended with {done.returncode}\n{done.stderr[-3000:]}"
-    return done.stdout
+fresh = partial(new, seconds=240, TF_CPP_MIN_LOG_LEVEL="2", OMP_NUM_THREADS="1")
 
 
 # ------------------------------------------------------------------------------------ right answers

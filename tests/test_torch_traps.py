@@ -1,13 +1,11 @@
 """What PyTorch's tensors can do to careless code, each in a process of its own where it matters."""
 
-import subprocess
-import sys
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
+from fresh import fresh as new
 
 import regard
 from regard import _kernel
@@ -15,15 +13,7 @@ from regard.torch import scaled_dot_product_attention
 
 
 def fresh(code: str, *arguments: object) -> str:
-    """What a new interpreter prints; it must end by itself."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, f"ended with {done.returncode}\n{done.stderr[-2000:]}"
-    return done.stdout.strip()
+    return new(code, *arguments, seconds=120).strip()
 
 
 def test_a_value_longer_than_the_key_is_refused():
