@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from bench import peers
-from bench.limits import Limits
+from bench.limits import Limits, settle
 from bench.problems import Array, Problem
 
 TINY = Problem(1, 2, 16, 16, 32)
-SHORT = 0.010  # seconds: shorter calls are repeated that long
+SHORT = 0.020  # seconds: shorter calls are repeated that long
 
 
 class Apart:
@@ -99,7 +99,7 @@ class Worker:
 
     def rest(self) -> None:
         """Answer once everything is loaded and still."""
-        _settle()
+        settle()
 
     def _warm_up(self, problem: Problem) -> None:
         """What a library loads or starts at its first call of a kind is not a problem's memory."""
@@ -122,23 +122,26 @@ class Worker:
         seconds = time.perf_counter() - begin
         grown = None if before is None else (_kibibytes("VmHWM") - before) / 1024
         sample = problem.sample(self.ready.arrays(answer))
-        _settle()
+        settle()
         return seconds, grown, sample
 
     def time(self) -> float:
-        """Seconds of a call; of a short one the median of some."""
-        times: list[float] = []
-        begin = time.perf_counter()
-        while not times or time.perf_counter() - begin < SHORT:
-            times += self._times(1)
-        _settle()
+        """Seconds of a call; of a short one the median of some, but for the first: it finds all
+        caches cold, and threads that have to be woken.
+        """
+        times = self._times(1)
+        if times[0] < SHORT:
+            begin, times = time.perf_counter(), []
+            while not times or time.perf_counter() - begin < SHORT:
+                times += self._times(1)
+        settle()
         return sorted(times)[len(times) // 2]
 
     def burst(self, number: int) -> list[float]:
         """Seconds of each of many calls; the first after a pause finds cold caches, and is not."""
         self._times(1)
         times = self._times(number)
-        _settle()
+        settle()
         return times
 
     def _times(self, number: int) -> list[float]:
@@ -149,16 +152,6 @@ class Worker:
             call()
             times.append(time.perf_counter() - begin)
         return times
-
-
-def _settle(most: float = 0.3) -> None:
-    """Wait until this process is at rest: many libraries' threads spin for a while after a call."""
-    end = time.perf_counter() + most
-    while time.perf_counter() < end:
-        before = time.process_time()
-        time.sleep(0.003)
-        if time.process_time() - before < 0.0005:
-            return
 
 
 def _peak_from_now() -> int | None:

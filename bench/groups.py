@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.apart import Apart
+from bench.limits import WORK
 from bench.measure import busy_neighbour, in_bursts, in_turns, quartiles, spread
 from bench.peers import Cannot
 from bench.problems import Problem, error
@@ -43,19 +44,20 @@ def turns(group: Group, peers: dict[str, Apart], limits: Apart, quick: bool) -> 
         found = prepared(problem, peers)
         able = {name: peer for name, peer in peers.items() if "first" in found[name]}
         first = {name: found[name].pop("first") for name in able}
-        before = limits.ask("measure")
-        times = in_turns(able, first, *((0.5, 2) if quick else (5, 3)))
-        after = limits.ask("measure")
-        limit = {name: max(before[name], after[name]) for name in before}
+        limits.ask("prepare", group.bound)
+        times = in_turns(
+            {**able, "": limits}, {**first, "": 0}, *((0.5, 2) if quick else (5, 3))
+        )
+        limit = WORK[group.bound] / np.array(times.pop("")) / 1e9
         work = problem.operations if group.bound == "gflops" else problem.bytes_of_keys
         for name, taken in times.items():
             found[name]["seconds"] = quartiles(taken)
             found[name]["rounds"] = int(np.isfinite(taken).sum())
-            rate = work / found[name]["seconds"][1] / 1e9
-            found[name]["share"] = rate / limit[group.bound]
+            found[name]["share"] = quartiles(work / np.array(taken) / 1e9 / limit)[1]
             if "regard" in times:
                 found[name]["ratio"] = quartiles(np.array(taken) / np.array(times["regard"]))
-        yield {"problem": problem.name, "limit": limit, "peers": found}
+        reached = {group.bound: float(np.median(limit))}
+        yield {"problem": problem.name, "limit": reached, "peers": found}
 
 
 def prepared(problem: Problem, peers: dict[str, Apart]) -> Found:

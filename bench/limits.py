@@ -7,25 +7,48 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 
+WINDOW = 0.025  # seconds, some ticks of any kernel: several count the time of a process in ticks
+WORK = {"gflops": 2 * 1024**3, "gbytes": 2**28}  # operations, bytes
+
+
 class Limits:
     """Both by NumPy with all threads: a float32 product of 1024² matrices, maxima of 256 MiB."""
 
     def __init__(self, threads: int) -> None:
-        self.a = np.random.default_rng(0).standard_normal((1024, 1024), np.float32)
-        self.parts = np.array_split(np.ones(2**26, np.float32), threads)
-        self.pool = ThreadPoolExecutor(threads)
+        a = np.random.default_rng(0).standard_normal((1024, 1024), np.float32)
+        parts = np.array_split(np.ones(2**26, np.float32), threads)
+        pool = ThreadPoolExecutor(threads)
+        self.calls: dict[str, Callable[[], object]] = {
+            "gflops": lambda: np.dot(a, a),
+            "gbytes": lambda: list(pool.map(np.max, parts)),
+        }
+        self.bound = "gflops"
 
     def rest(self) -> None:
         """Answer once everything is loaded."""
 
-    def measure(self) -> dict[str, float]:
-        """GFLOP/s and GB/s: the best of some tries, as the limit is what could be."""
-        product = min(_seconds(lambda: np.dot(self.a, self.a)) for _ in range(7))
-        read = min(_seconds(lambda: list(self.pool.map(np.max, self.parts))) for _ in range(5))
-        return {"gflops": 2 * 1024**3 / product / 1e9, "gbytes": 2**28 / read / 1e9}
+    def prepare(self, bound: str) -> None:
+        """Measure this one from now on."""
+        self.bound = bound
+
+    def time(self) -> float:
+        """Seconds of that work: the best of some tries, as the limit is what could be."""
+        seconds = min(_seconds(self.calls[self.bound]) for _ in range(4))
+        settle()
+        return seconds
 
 
 def _seconds(call: Callable[[], object]) -> float:
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin
+
+
+def settle(most: float = 0.5) -> None:
+    """Wait until this process is at rest: many libraries' threads spin for a while after a call."""
+    end = time.perf_counter() + most
+    while time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(WINDOW)
+        if time.process_time() - before < 0.001:
+            return

@@ -4,6 +4,7 @@ On a shared machine an absolute time says little; what two peers take in the sam
 comparable. Each begins when the threads of the last one have gone to sleep (bench/apart.py).
 """
 
+import random
 import subprocess
 import sys
 import time
@@ -30,9 +31,10 @@ def in_turns(
     """
     times: dict[str, list[float]] = {name: [] for name in peers}
     begin, names, turn = time.perf_counter(), list(peers), 0
+    shuffled = random.Random(0)
     while turn < least or (turn < 100 and time.perf_counter() < begin + budget):
-        shift = turn % len(names)
-        for name in names[shift:] + names[:shift]:
+        shuffled.shuffle(names)  # so that none comes after the same neighbour every time
+        for name in names:
             out = turn >= 1 and first[name] > budget / 8
             times[name].append(np.nan if out else peers[name].ask("time"))
         turn += 1

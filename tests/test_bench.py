@@ -55,11 +55,11 @@ def test_every_peer_computes_the_same(name):
 
 def test_a_peer_that_is_missing_says_so_and_one_that_dies_harms_nobody():
     peer = Apart("limits", 1)  # knows no problems
-    with pytest.raises(Cannot, match="prepare"):
-        peer.ask("prepare", PROBLEMS[0])
+    with pytest.raises(Cannot, match="burst"):
+        peer.ask("burst", 1)
     peer.end()
     with pytest.raises(Cannot, match="its process ended"):
-        peer.ask("measure")
+        peer.ask("time")
 
 
 def test_truth_and_work_follow_the_rule():
