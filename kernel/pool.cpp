@@ -3,10 +3,13 @@
 #include "team.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <mutex>
 #include <new>
 #include <system_error>
@@ -44,6 +47,39 @@ bool spin_until(Condition condition) {
   return condition();
 }
 
+// Linux may run a worker that it wakes on the caller's own core, by turns with the caller, and see only milliseconds later that
+// another core is idle. So the caller sends who is found there, or has not come at all, off its core. Once such a worker runs
+// elsewhere it is as free as before.
+struct Worker {
+  std::atomic<uint32_t> came{0};  // the generation that it has taken up
+#if defined(__linux__)
+  pthread_t thread{};
+  cpu_set_t cores;              // where it may run, kept while it was sent away
+  std::atomic<bool> sent{false};
+  std::atomic<int> core{-1};    // where it last was
+
+  void report(uint32_t generation) {
+    core = sched_getcpu();
+    came = generation;
+    if (!sent) return;
+    pthread_setaffinity_np(pthread_self(), sizeof cores, &cores);
+    sent = false;
+  }
+
+  void keep_off_my_core(uint32_t generation) {
+    int mine = sched_getcpu();
+    if (sent || (came == generation && core != mine) || mine < 0 || mine >= CPU_SETSIZE) return;
+    if (pthread_getaffinity_np(thread, sizeof cores, &cores) || !CPU_ISSET(mine, &cores) || CPU_COUNT(&cores) < 2) return;
+    cpu_set_t others = cores;
+    CPU_CLR(mine, &others);
+    if (!pthread_setaffinity_np(thread, sizeof others, &others)) sent = true;
+  }
+#else
+  void report(uint32_t generation) { came = generation; }
+  void keep_off_my_core(uint32_t) {}
+#endif
+};
+
 struct Pool {
   std::mutex busy;                      // one job at a time; whoever finds it taken works alone
   std::atomic<uint64_t> ticket{0};      // generation << 32 | next item: a late worker cannot claim from a job that is over
@@ -53,7 +89,7 @@ struct Pool {
   std::atomic<int> allowed{0};          // workers that may take part
   std::atomic<Item> item{nullptr};
   std::atomic<void*> context{nullptr};
-  int started = 0;
+  std::deque<Worker> workers;
 
   // Claims the next item, if there is one. After a claim the job cannot end before the item is counted as done.
   bool claim(int64_t& index) {
@@ -66,14 +102,15 @@ struct Pool {
     return false;
   }
 
-  void work(int number) {
+  void work(int number, Worker& worker) {
     uint32_t seen = 0;
     for (;;) {
       if (!spin_until([&] { return generation.load() != seen; })) generation.wait(seen);
-      seen = generation.load();
+      worker.report(seen = generation.load());
       int64_t index;
       while (number < allowed.load() && claim(index)) {
         item.load()(context.load(), index);
+        worker.report(seen);
         if (done.fetch_add(1) + 1 == count.load()) done.notify_all();
       }
     }
@@ -82,20 +119,31 @@ struct Pool {
   // Starts workers up to `wanted`. They take no signals, which belong to the program's own threads; faults stay theirs. If
   // the system gives no more threads, those there are do the work.
   void start(int wanted) {
-    if (started >= wanted) return;
+    if (int(workers.size()) >= wanted) return;
     sigset_t most, before;
     sigfillset(&most);
     for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS, SIGPROF}) sigdelset(&most, fault);
     pthread_sigmask(SIG_SETMASK, &most, &before);
-    try {
-      for (; started < wanted; ++started) std::thread([this, n = started] { work(n); }).detach();
-    } catch (const std::system_error&) {
+    while (int(workers.size()) < wanted) {
+      Worker& worker = workers.emplace_back();
+      try {
+        std::thread thread([this, n = int(workers.size()) - 1, &worker] { work(n, worker); });
+#if defined(__linux__)
+        worker.thread = thread.native_handle();
+#endif
+        thread.detach();
+      } catch (const std::system_error&) {
+        workers.pop_back();
+        break;
+      }
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   bool run(uint32_t items, int threads, Item f, bool (*poll)(void*), void* c) {
     start(threads - 1);
+    int helpers = std::min(threads - 1, int(workers.size()));
+    for (int i = 0; i < helpers; ++i) workers[i].keep_off_my_core(generation);
     // Nobody can claim while count is 0; so the pieces of the new job are never seen half written.
     count = 0;
     item = f;
@@ -106,10 +154,18 @@ struct Pool {
     count = items;
     ++generation;
     generation.notify_all();
+    auto look = std::chrono::steady_clock::now();
+    int which = 0;
     bool stopped = false;
     for (int64_t index; claim(index);) {
       f(c, index);
       ++done;
+      // One worker an item, and not when items are short: there may be many workers.
+      if (auto now = std::chrono::steady_clock::now(); helpers && now - look > std::chrono::microseconds(50)) {
+        workers[which].keep_off_my_core(generation);
+        which = (which + 1) % helpers;
+        look = now;
+      }
       if (!stopped && (stopped = poll(c))) {
         uint64_t before = ticket.fetch_or(most_items);  // nothing left to claim
         uint32_t next = uint32_t(before);

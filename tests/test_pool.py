@@ -109,6 +109,47 @@ def test_others_run_while_a_call_computes():
     assert sum(begin < tick < end for tick in ticks) >= 5
 
 
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="a worker that shares the caller's core is sent off it where there are two, on Linux",
+)
+def test_workers_sent_off_a_core_are_as_free_as_before_and_pinned_ones_stay():
+    code = """
+    import os, subprocess, sys, time
+    import numpy as np
+    import regard
+
+    arrays = np.random.default_rng(0).standard_normal((3, 6, 509, 64)).astype(np.float32)
+    regard.threads(3)
+    before = {int(name) for name in os.listdir("/proc/self/task")}
+    expected = regard.attention(*arrays)
+    workers = {int(name) for name in os.listdir("/proc/self/task")} - before
+    everywhere, here = os.sched_getaffinity(0), {min(os.sched_getaffinity(0))}
+    assert len(workers) == 2
+
+    def stay(cores):  # the last call may have sent one away who has not run since
+        end = time.monotonic() + 20
+        while any(os.sched_getaffinity(worker) != cores for worker in workers):
+            assert time.monotonic() < end, [os.sched_getaffinity(worker) for worker in workers]
+            time.sleep(0.01)
+
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in everywhere]
+    try:
+        for cores in (everywhere, here, everywhere):
+            for worker in workers:
+                os.sched_setaffinity(worker, cores)
+            for _ in range(30):
+                assert (regard.attention(*arrays) == expected).all()
+                time.sleep(0.001)
+            stay(cores)
+    finally:
+        for process in busy:
+            process.kill()
+    print("good")
+    """
+    assert fresh(code) == "good\n"
+
+
 def test_fewer_threads_than_asked_for():
     """Where the system gives no more threads, those there are do the work."""
     code = """
