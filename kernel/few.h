@@ -3,6 +3,10 @@
 #pragma once
 #include "tiles.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace regard {
 namespace {
 
@@ -12,8 +16,15 @@ template <class F> constexpr int few = Lanes<F>::N / 2;
 // A vector of numbers of F, from F or from halves.
 template <class F>
 inline Vector<F> widened(const F* from) { return load(from); }
+// Compilers take four instructions for what is one where there is AVX2 (lanes of eight) or AVX-512 (sixteen): a third of the time.
 template <class F>
 inline Integers<F> half_bits(const uint16_t* from) {
+#if defined(__AVX512F__)
+  if constexpr (Lanes<F>::N == 16) return (Integers<F>)_mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#endif
+#if defined(__AVX2__)
+  if constexpr (Lanes<F>::N == 8) return (Integers<F>)_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#endif
   typedef uint16_t H __attribute__((vector_size(2 * Lanes<F>::N), aligned(2), may_alias));
   return __builtin_convertvector(*reinterpret_cast<const H*>(from), Integers<F>);
 }
@@ -21,6 +32,12 @@ template <class F>
 inline Vector<F> widened(const Bfloat16* from) { return (Vector<F>)(half_bits<F>(&from->bits) << 16); }
 template <class F>
 inline Vector<F> widened(const Float16* from) {  // as in numbers.h
+#if defined(__F16C__)
+  if constexpr (Lanes<F>::N == 8) return (Vector<F>)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#endif
+#if defined(__AVX512F__)
+  if constexpr (Lanes<F>::N == 16) return (Vector<F>)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#endif
   Integers<F> bits = half_bits<F>(&from->bits), magnitude = (bits & 0x7fff) << 13;
   Integers<F> finite = (Integers<F>)((Vector<F>)magnitude * splat(F(0x1p112f)));
   return (Vector<F>)((magnitude >= 0x0f800000 ? magnitude | 0x7f800000 : finite) | (bits & 0x8000) << 16);
@@ -79,12 +96,11 @@ template <int rows, int slots, class F, class E>
     }
     F out[N];
     store(out, totals<F>(sum));
-    for (int r = 0; r < keys; ++r)
-      for (int i = 0; i < rows; ++i) {
-        F rest = 0;
-        for (int64_t d = whole; d < D; ++d) rest += F(row[r * k_row + d]) * q[i * D + d];
-        s[(j + r) * width<F> + i] = out[r * slots + i] + rest;
-      }
+    for (int r = 0; r < keys; ++r) {
+      for (int64_t d = whole; d < D; ++d)
+        for (int i = 0; i < rows; ++i) out[r * slots + i] += F(row[r * k_row + d]) * q[i * D + d];
+      memcpy(s + (j + r) * width<F>, out + r * slots, rows * sizeof(F));
+    }
   }
 }
 
