@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-
 WINDOW = 0.025  # seconds, some ticks of any kernel: several count the time of a process in ticks
 WORK = {"gflops": 2 * 1024**3, "gbytes": 2**28}  # operations, bytes
 

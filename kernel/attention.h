@@ -84,6 +84,7 @@ struct Sums {
   Array row_ids, key_ids, same;    // (…, T), (…, S), 0 or more, and (…, H, 2): weight on keys of the row's own id, and on keys behind one;
                                    // or absent
   const struct Top* top = nullptr; // the keys that have the most weight as well; or null
+  const struct Map* map = nullptr; // all weights in cells as well; or null
 };
 
 // The keys of each row that have the most weight, or, where sums are given, the most beyond what other rows give.
@@ -96,9 +97,8 @@ struct Top {
 // All weights in (rows, columns) cells: cell i begins at floor(i * size / cells).
 struct Map {
   Array real;                      // as above
-  Array total, count;              // (…, H, rows, columns), float64 and int64, added to: sums or the largest; allowed pairs
-  int64_t rows, columns;
-  bool largest;
+  Array total, largest, count;     // (…, H, rows, columns), float64 and int64, added to: sums, the largest; allowed pairs
+  int64_t rows = 0, columns = 0;
 };
 
 constexpr int attends_bad_bias = 1;  // a row attends a bias that is +inf or NaN

@@ -262,9 +262,23 @@ Top top_of(Problem& p, const Out& weights, const Out& positions) {
   return out;
 }
 
+Map map_of(Problem& p, const Array& real, const Out& total, const Out& largest, const Out& count) {
+  Map out;
+  out.real = real;
+  expect_own(total, p, "total", 3), expect_own(largest, p, "largest", 3), expect_own(count, p, "count", 3);
+  out.rows = total.shape(p.batch_axes + 1), out.columns = total.shape(p.batch_axes + 2);
+  auto cells = {&Array::head, &Array::row, &Array::column};
+  out.total = operand(total, p, "total", {p.H, out.rows, out.columns}, cells);
+  out.largest = operand(largest, p, "largest", {p.H, out.rows, out.columns}, cells);
+  out.count = operand(count, p, "count", {p.H, out.rows, out.columns}, cells);
+  expect(out.total, {float64}, "total"), expect(out.largest, {float64}, "largest"), expect(out.count, {int64}, "count");
+  if (out.rows < 1 || out.columns < 1) bad_shape("total");
+  return out;
+}
+
 void sums_call(const In& query, const In& key, const In& lse, const In& real, const Out& received, const Out& seen, const Out& along,
                const Out& met, const Out& entropy, const In& row_ids, const In& key_ids, const Out& same, const Out& weights,
-               const Out& positions, REGARD_RULE) {
+               const Out& positions, const Out& total, const Out& largest, const Out& count, REGARD_RULE) {
   Problem p = looked_at(query, key, lse);
   set_rule(p, REGARD_RULE_VALUES);
   Sums out = sums_of(p, real, received, seen, along, met);
@@ -283,6 +297,8 @@ void sums_call(const In& query, const In& key, const In& lse, const In& real, co
   }
   Top keys;
   if (weights.is_valid()) keys = top_of(p, weights, positions), out.top = &keys;
+  Map cells;
+  if (total.is_valid()) cells = map_of(p, out.real, total, largest, count), out.map = &cells;
   without_gil([&] { return p.T && p.S ? sums(p, out, interrupted) : 0; });
 }
 
@@ -299,20 +315,11 @@ void top_call(const In& query, const In& key, const In& lse, const In& real, con
   without_gil([&] { return p.T && p.S ? top(p, out, interrupted) : 0; });
 }
 
-void map_call(const In& query, const In& key, const In& lse, const In& real, const Out& total, const Out& count, bool largest,
+void map_call(const In& query, const In& key, const In& lse, const In& real, const Out& total, const Out& largest, const Out& count,
               REGARD_RULE) {
   Problem p = looked_at(query, key, lse);
   set_rule(p, REGARD_RULE_VALUES);
-  Map out;
-  expect_own(total, p, "total", 3), expect_own(count, p, "count", 3);
-  out.rows = total.shape(p.batch_axes + 1), out.columns = total.shape(p.batch_axes + 2), out.largest = largest;
-  auto cells = {&Array::head, &Array::row, &Array::column};
-  out.total = operand(total, p, "total", {p.H, out.rows, out.columns}, cells);
-  out.count = operand(count, p, "count", {p.H, out.rows, out.columns}, cells);
-  expect(out.total, {float64}, "total");
-  expect(out.count, {int64}, "count");
-  if (out.rows < 1 || out.columns < 1) bad_shape("total");
-  out.real = real_rows(p, real);
+  Map out = map_of(p, real_rows(p, real), total, largest, count);
   without_gil([&] { return p.T && p.S ? map(p, out, interrupted) : 0; });
 }
 
@@ -336,7 +343,8 @@ NB_MODULE(_kernel, m) {
         nb::arg("real").none().noconvert(), nb::arg("received").noconvert(), nb::arg("seen").noconvert(),
         nb::arg("along").noconvert(), nb::arg("met").noconvert(), nb::arg("entropy").noconvert(),
         nb::arg("row_ids").none().noconvert(), nb::arg("key_ids").none().noconvert(), nb::arg("same").none().noconvert(),
-        nb::arg("weights").none().noconvert(), nb::arg("positions").none().noconvert(), REGARD_RULE_ARGUMENTS);
+        nb::arg("weights").none().noconvert(), nb::arg("positions").none().noconvert(), nb::arg("total").none().noconvert(),
+        nb::arg("largest").none().noconvert(), nb::arg("count").none().noconvert(), REGARD_RULE_ARGUMENTS);
   m.def("top", top_call, nb::arg("query").noconvert(), nb::arg("key").noconvert(), nb::arg("lse").noconvert(),
         nb::arg("real").none().noconvert(), nb::arg("received").none().noconvert(), nb::arg("seen").none().noconvert(),
         nb::arg("along").none().noconvert(), nb::arg("met").none().noconvert(), nb::arg("weights").noconvert(),
@@ -344,7 +352,7 @@ NB_MODULE(_kernel, m) {
   m.attr("xla_forward") = nb::capsule(reinterpret_cast<void*>(xla::forward), "xla._CUSTOM_CALL_TARGET");
   m.attr("xla_backward") = nb::capsule(reinterpret_cast<void*>(xla::backward), "xla._CUSTOM_CALL_TARGET");
   m.def("map", map_call, nb::arg("query").noconvert(), nb::arg("key").noconvert(), nb::arg("lse").noconvert(),
-        nb::arg("real").none().noconvert(), nb::arg("total").noconvert(), nb::arg("count").noconvert(), nb::arg("largest"),
+        nb::arg("real").none().noconvert(), nb::arg("total").noconvert(), nb::arg("largest").noconvert(), nb::arg("count").noconvert(),
         REGARD_RULE_ARGUMENTS);
   m.def("calls", [] { return nb::make_tuple(calls().forward, calls().backward, calls().tile); });
   m.def("join_team", join_team);

@@ -78,6 +78,7 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
   double same = 0, behind = 0;
   typename Lanes<F>::Bits ids[1 + block];  // from the key before the block's first on
   if (p.bias) memset(s.bias, 0, block * width<F> * sizeof(F));
+  Cells<F> cells[s.panels];
   for (int64_t first = 0; first < p.T; first += s.panels * width<F>) {
     int used = 0;
     int64_t begin = p.S, end = 0;
@@ -86,6 +87,7 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
       Rows<F>& panel = s.panel[used];
       set_rows(p, panel, out.real, out.row_ids, item, head, r, e, s.scratch());
       if (out.top) s.best(used).none();
+      if (out.map) cells[used].set(p, *out.map, panel, item, head);
       if (panel.begin < begin) begin = panel.begin;
       if (panel.end > end) end = panel.end;
     }
@@ -103,8 +105,9 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
         F parts[width<F>], own[width<F>], after[width<F>];
         memset(s.by_distance, 0, (block + width<F>) * sizeof(F));
         static constexpr decltype(&add_weights<1, F>) shapes[] = {add_weights<1, F>, add_weights<2, F>, add_weights<3, F>};
-        shapes[(panel.rows - 1) / N](s, panel, e.factor, words, out.same ? ids + 1 : nullptr, parts, own, after, out.top, from, to);
+        shapes[(panel.rows - 1) / N](s, panel, e.factor, words, out.same ? ids + 1 : nullptr, parts, own, after, out.top || out.map, from, to);
         if (out.top) rank_block(p, s, panel, s.best(n), *out.top, at, words, from, to);
+        if (out.map) cells[n].add(p, *out.map, panel, s.scores, words, at, from, to);
         for (int i = 0; i < panel.rows; ++i) spread[n][i] += parts[i], same += out.same ? own[i] : 0, behind += out.same ? after[i] : 0;
         int64_t shift = at - panel.last + p.T - 1;
         for (int64_t x = from; x < to + panel.rows - 1; ++x)

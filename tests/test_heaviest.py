@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.core.attention import compute
+from regard.core.compute import compute
 from regard.recording import heaviest as module
 from regard.recording.heaviest import heaviest
 from regard.recording.layer import Kept, Layer
@@ -73,13 +73,13 @@ def test_no_heavier_link_is_missed(rule, sharpness, seed, specials, own, dtype):
 
 
 def test_most_rows_of_a_long_text_are_never_computed(monkeypatch):
-    looked, strongest = [], module.summaries.strongest
+    looked, strongest = [], module.passes.strongest
 
     def counted(call, *rest):
         looked.append(call.shape[-3] * call.shape[-2])
         return strongest(call, *rest)
 
-    monkeypatch.setattr(module.summaries, "strongest", counted)
+    monkeypatch.setattr(module.passes, "strongest", counted)
     shown, special = layer("causal", 3.0, rows=1999, keys=1999), np.arange(1999) == 0
     found = heaviest(shown, special, True)
     weight, row, key = plainly(shown, special, True)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from regard.core import indexing, tiles
+from regard.core.attention import look
 from regard.core.indexing import mesh, positions_of, size_in_words
-from regard.core.look import look
 
 B, H, T, S, D = 2, 3, 5, 7, 3
 NAMES = ("item", "head", "query", "key")

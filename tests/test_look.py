@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-import regard.core.look as look_module
-from regard.core.attention import attention
-from regard.core.look import Look, look
+from regard.core.attention import attention, look
+from regard.core.call import check
+from regard.core.look import Look
 from regard.core.steps import steps
 
 B, H, G, T, S, D, V = 2, 6, 3, 11, 13, 5, 7
@@ -404,7 +404,7 @@ def test_a_wrong_lse_is_found_though_the_values_hide_it():
 
 def test_a_part_over_the_limit_is_refused_with_its_size():
     given = arrays(batch=(), heads=(2, 1), rows=40_000, keys=40_000, dtype=np.float32)
-    seen = Look(look_module.check(*given), given[2], np.zeros((2, 40_000), np.float32))
+    seen = Look(check(*given), given[2], np.zeros((2, 40_000), np.float32))
     with pytest.raises(ValueError, match=r"weights\[...\] .*11\.9 GiB.* limit of 1\.0 GiB.*limit"):
         seen.weights[...]
     with pytest.raises(ValueError, match=r"baseline.*6\.0 GiB"):

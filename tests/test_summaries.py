@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from test_look import CASES, H, S, T, arrays, naive_baseline, naive_by_distance, some_padding
 
-from regard.core import indexing, summaries, tiles
-from regard.core.look import Look, look
+from regard.core import indexing, passes, tiles
+from regard.core.attention import look
+from regard.core.look import Look
 from regard.core.steps import steps
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-12}
@@ -159,9 +160,59 @@ def test_top_and_sums_in_one_pass(case, k):
     together = seen.__dict__["sums"]
     for one, apart in zip(first, seen.top(k), strict=True):
         assert_array_equal(one, apart)
-    apart = summaries.sums(seen.call, seen._lse, seen.real_rows)
+    apart = passes.sums(seen.call, seen._lse, seen.real_rows)
     for one, other in zip(together, apart, strict=True):
         assert_array_equal(one, other)
+
+
+def asked(seen):
+    """Everything that `prepare(top=5, map=(3, 4))` is for."""
+    maps = seen.map(3, 4), seen.map(3, 4, "max")
+    sums = seen.received(), seen.entropy(), *seen.distance()
+    return [*seen.top(5), *seen.top(2), *seen.top(3, rows=[-1, 0]), *maps, *sums]
+
+
+def test_prepared_answers_are_the_same_in_one_pass(case, monkeypatch):
+    seen = case[0]
+    seen.__dict__.pop("sums", None)
+    expected = asked(seen)
+    seen.__dict__.pop("sums")
+    before = seen.nbytes
+    assert seen.prepare(top=5, map=(3, 4)) is seen
+    assert all(seen.shape[-2:]) <= (seen.nbytes > before)
+    if all(seen.shape[-2:]):
+        for name in ("sums", "top", "map"):
+            monkeypatch.setattr(passes._kernel, name, None)
+    for one, other in zip(asked(seen), expected, strict=True):
+        assert_array_equal(one, other)
+
+
+def test_prepared_answers_are_whole_new_arrays():
+    seen = look(*arrays()).prepare(top=5, map=(3, 4))
+    first = [array.copy() for array in asked(seen)]
+    for array in asked(seen):
+        array[...] = 7
+    for one, other in zip(asked(seen), first, strict=True):
+        assert_array_equal(one, other)
+
+
+def test_what_is_not_prepared_is_found_as_ever():
+    seen, plain = look(*arrays()).prepare(top=2, map=(3, 4)), look(*arrays())
+    for ask in (
+        lambda seen: seen.top(3).positions,
+        lambda seen: seen.top(2, by="lift").positions,
+        lambda seen: seen.map(4, 3),
+        lambda seen: seen.baseline[...],
+    ):
+        assert_array_equal(ask(seen), ask(plain))
+    with pytest.raises(ValueError, match="top: expected 0 or more, received -1"):
+        seen.prepare(top=-1)
+    with pytest.raises(ValueError, match="rows, columns: expected at least 1, received 0 and 2"):
+        seen.prepare(map=(0, 2))
+    seen.limit = 100
+    for wanted, name in (({"top": 9}, "top"), ({"map": (9, 9)}, "map")):
+        with pytest.raises(ValueError, match=rf"{name}\(.*limit"):
+            seen.prepare(**wanted)
 
 
 @pytest.mark.parametrize("by", ["weight", "lift"])
@@ -286,8 +337,8 @@ def test_baselines_in_float32_where_nearly_all_is_ones_own():
 
 def test_sums_are_computed_once(monkeypatch):
     calls = []
-    original = summaries.sums
-    monkeypatch.setattr(summaries, "sums", lambda *a: calls.append(1) or original(*a))
+    original = passes.sums
+    monkeypatch.setattr(passes, "sums", lambda *a: calls.append(1) or original(*a))
     seen = look(*arrays())
     seen.received(), seen.received(mean=True), seen.distance(), seen.top(2, by="lift")
     assert seen.baseline[0, 0, 0, 0] > 0
@@ -299,7 +350,7 @@ def test_sums_are_computed_once(monkeypatch):
 MEMORY = """
 import sys, tracemalloc
 import numpy as np
-from regard.core.look import look
+from regard.core.attention import look
 rng = np.random.default_rng(0)
 T = int(sys.argv[1])
 query, key, value = rng.standard_normal((3, 2, T, 2)).astype(np.float32)
@@ -314,6 +365,7 @@ asked = {
     "top by lift": lambda: seen.top(3, by="lift"),
     "distance": seen.distance,
     "map": lambda: seen.map(64, 64),
+    "prepare": lambda: seen.prepare(top=1, map=(64, 64)).removed,
     "mass": lambda: seen.mass([0, 5, T - 10]),
     "carry": lambda: seen.carry(np.ones((2, T))),
     "without": lambda: seen.without(0),
@@ -345,7 +397,7 @@ def peaks(size):
 def test_memory_is_linear():
     """Doubling T quadruples the weights; what a summary takes stays at a few tiles."""
     small, large = peaks(1511), peaks(3011)
-    assert len(small) == 17
+    assert len(small) == 18
     dense = 2 * 3011**2 * 4
     for name, peak in large.items():
         print(f"{name:20} {small[name]:10} {peak:10}")

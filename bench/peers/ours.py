@@ -53,7 +53,7 @@ def looks(problem: Problem) -> Ready:
     arrays, chosen = _lookable(problem)
 
     def call() -> Any:
-        look = regard.look(*arrays, **chosen)
+        look = regard.look(*arrays, **chosen).prepare(top=8, map=(64, 64))
         maps = look.map(64, 64), look.map(64, 64, "max")
         sums = look.received(mean=True), look.entropy(), look.distance()
         return look.output, look.top(8), *sums, *maps

@@ -3,11 +3,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from regard.core.attention import attention, merge
-from regard.core.look import Look, look
+from regard.core.attention import attention, look, merge
+from regard.core.look import Look
+from regard.core.passes import Top
 from regard.core.proof import Check
 from regard.core.steps import Steps, combine, scores, softmax, steps
-from regard.core.summaries import Top
 from regard.core.threads import threads
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from regard.asking.encoder import MOST, NAME, OVERLAP, Counts, Encoder
 from regard.asking.index import Entry, Writer, opened
 from regard.asking.texts import INSTALL, Sentence, documents, sentences
 from regard.core.arguments import Array
-from regard.core.attention import merge
-from regard.core.look import look
+from regard.core.attention import look, merge
 from regard.core.proof import Check
 
 SHOWS = 100  # sentences that are still to be encoded, from which on a terminal shows how far it is

@@ -1,4 +1,4 @@
-"""`attention`: exact softmax attention that never holds a T × S array, and `merge` for its parts.
+"""`attention`: exact softmax attention that never holds a T × S array; `look`, `merge` beside it.
 
 Arrays of PyTorch, TensorFlow and JAX go to the door of their framework, which is imported only
 when such an array comes.
@@ -14,8 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regard import _kernel
-from regard.core.arguments import BFLOAT16, FLOAT32, FLOAT64, Array, bits, floating
-from regard.core.call import Call, check
+from regard.core import changed
+from regard.core.arguments import Array, floating
+from regard.core.call import check
+from regard.core.compute import compute, output_of
+from regard.core.look import Look
 
 
 def attention(
@@ -115,7 +118,7 @@ def attention(
     if return_lse:
         output, lse = compute(call)
         return (output[0], lse[0]) if call.flat else (output, lse)
-    output = _output(call, None)
+    output = output_of(call, None)
     return output[0] if call.flat else output
 
 
@@ -142,36 +145,58 @@ def _direct(
     return output
 
 
-def compute(call: Call, exact: bool = False, by_row: bool = False) -> tuple[Array, Array]:
-    """Compute a checked call: output (B…, H, T, V) and lse (B…, H, T).
+def look(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    mask: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    query_offset: ArrayLike | None = None,
+    key_lengths: ArrayLike | None = None,
+    segments: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
+    ranges: tuple[ArrayLike, ArrayLike] | None = None,
+    softcap: float | None = None,
+    sinks: ArrayLike | None = None,
+    scale: float | None = None,
+    precision: str = "highest",
+    copy: bool = False,
+) -> Look:
+    """Compute attention as `regard.attention` does, and keep sight of every weight.
 
-    `exact`: lse in float64. `by_row`: the heads of a row stand side by side in the memory of the
-    output, as models go on with them.
+    The arguments are those of `attention` and mean the same; dropout has no part here. The
+    `Look` refers to your arrays: what is written into them later changes what it shows, and
+    `check()` says so. With `copy=True` it keeps copies.
+
+    Returns:
+        A `Look`; its `repr` says what can be asked.
+
+    Raises:
+        TypeError: an argument has the wrong type or dtype.
+        ValueError: shapes or numbers do not fit.
+
+    >>> rng = np.random.default_rng(0)
+    >>> query, key, value = rng.standard_normal((3, 2, 4, 8))
+    >>> seen = look(query, key, value, causal=True)
+    >>> seen.weights[0, 3].sum().round(6)
+    np.float64(1.0)
+    >>> seen.weights[0, 0]
+    array([1., 0., 0., 0.])
     """
-    wide = FLOAT64 if exact or call.query.dtype == FLOAT64 else FLOAT32
-    lse = np.empty(call.shape[:-1], wide)
-    return _output(call, lse, by_row), lse
-
-
-def _output(call: Call, lse: Array | None, by_row: bool = False) -> Array:
-    """Compute a checked call; its lse is written where it is wanted."""
-    query, key, value = call.query, call.key, call.value
-    *batch, heads, rows, _ = call.shape
-    order = (rows, heads) if by_row else (heads, rows)
-    result = output = np.empty((*batch, *order, value.shape[-1]), query.dtype)
-    if by_row:
-        result = output = output.swapaxes(-3, -2)
-    if query.dtype == BFLOAT16:
-        query, key, value, result = bits(query), bits(key), bits(value), bits(output)
-    attends_bad_bias = _kernel.forward(
-        query, key, value, result, lse, *call.rule, call.dropout, call.seed, call.high
-    )
-    if attends_bad_bias:
-        raise ValueError(
-            "bias: expected finite numbers or -inf wherever a query may attend, "
-            "received +inf or NaN"
-        )
-    return output
+    options: dict[str, Any] = {
+        "mask": mask, "bias": bias, "causal": causal, "window": window, "softcap": softcap,
+        "query_offset": query_offset, "key_lengths": key_lengths, "segments": segments,
+        "ranges": ranges, "sinks": sinks, "scale": scale, "precision": precision,
+    }  # fmt: skip
+    if (framework := door(query, key, value)) is not None:
+        seen: Look = framework.look(query, key, value, **options, copy=copy)
+        return seen
+    call = check(query, key, value, **options)
+    if copy:
+        call = changed.copied(call)
+    return Look(call, *compute(call, exact=True))
 
 
 def merge(outputs: Sequence[Any], lses: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""`look`: an attention call that keeps sight of its weights, which are never stored.
+"""`Look`: an attention call that keeps sight of its weights, which are never stored.
 
 A weight is exp(score - lse). With query, key and one log-sum-exp a row at hand, any weight of any
 row is computed again, exactly, where somebody looks: tile by tile, in memory linear in T + S.
@@ -6,15 +6,15 @@ row is computed again, exactly, where somebody looks: tile by tile, in memory li
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regard.core import changed, summaries
+from regard.core import changed, passes, summaries
 from regard.core.arguments import Array, real
-from regard.core.attention import compute, door
-from regard.core.call import Call, check
+from regard.core.call import Call
+from regard.core.compute import compute
 from regard.core.indexing import (
     Tile,
     View,
@@ -22,65 +22,11 @@ from regard.core.indexing import (
     refuse_over,
     size_in_words,
 )
+from regard.core.passes import Maps, Sums, Top
 from regard.core.proof import BOUNDS, Check, differences
 from regard.core.shown import Shown, lesson
 from regard.core.steps import Steps, steps
-from regard.core.summaries import Sums, Top
 from regard.core.tiles import Part
-
-
-def look(
-    query: Any,
-    key: Any,
-    value: Any,
-    *,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    causal: bool = False,
-    window: tuple[int | None, int | None] | None = None,
-    query_offset: ArrayLike | None = None,
-    key_lengths: ArrayLike | None = None,
-    segments: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
-    ranges: tuple[ArrayLike, ArrayLike] | None = None,
-    softcap: float | None = None,
-    sinks: ArrayLike | None = None,
-    scale: float | None = None,
-    precision: str = "highest",
-    copy: bool = False,
-) -> "Look":
-    """Compute attention as `regard.attention` does, and keep sight of every weight.
-
-    The arguments are those of `attention` and mean the same; dropout has no part here. The
-    `Look` refers to your arrays: what is written into them later changes what it shows, and
-    `check()` says so. With `copy=True` it keeps copies.
-
-    Returns:
-        A `Look`; its `repr` says what can be asked.
-
-    Raises:
-        TypeError: an argument has the wrong type or dtype.
-        ValueError: shapes or numbers do not fit.
-
-    >>> rng = np.random.default_rng(0)
-    >>> query, key, value = rng.standard_normal((3, 2, 4, 8))
-    >>> seen = look(query, key, value, causal=True)
-    >>> seen.weights[0, 3].sum().round(6)
-    np.float64(1.0)
-    >>> seen.weights[0, 0]
-    array([1., 0., 0., 0.])
-    """
-    options: dict[str, Any] = {
-        "mask": mask, "bias": bias, "causal": causal, "window": window, "softcap": softcap,
-        "query_offset": query_offset, "key_lengths": key_lengths, "segments": segments,
-        "ranges": ranges, "sinks": sinks, "scale": scale, "precision": precision,
-    }  # fmt: skip
-    if (framework := door(query, key, value)) is not None:
-        seen: Look = framework.look(query, key, value, **options, copy=copy)
-        return seen
-    call = check(query, key, value, **options)
-    if copy:
-        call = changed.copied(call)
-    return Look(call, *compute(call, exact=True))
 
 
 class Look(Shown):
@@ -115,6 +61,8 @@ class Look(Shown):
         self.output: Any = self._shaped(output)
         rows = (*call.batch, call.shape[-2])
         self.real_rows = None if real_rows is None else np.broadcast_to(real_rows, rows)
+        self._best: Top | None = None  # what `prepare` found
+        self._maps: Maps | None = None
         self.removed: Array | None = None
         self.query_labels: list[str] | None = None
         self.key_labels: list[str] | None = None
@@ -142,6 +90,7 @@ class Look(Shown):
         """The bytes that this keeps: query, key, value, output, lse, and who may attend."""
         call = self.call
         arrays = (call.query, call.key, call.value, self._output, self._lse, *call.rule)
+        arrays += (*(self._best or ()), *(self._maps or ()))
         return sum(changed.once(a).nbytes for a in arrays if isinstance(a, np.ndarray))
 
     def __repr__(self) -> str:
@@ -216,7 +165,35 @@ class Look(Shown):
 
         Of shape (B…, H, …), with the head axis also where the call had none.
         """
-        return summaries.sums(self.call, self._lse, self.real_rows)
+        return passes.sums(self.call, self._lse, self.real_rows)
+
+    def prepare(self, top: int = 0, map: tuple[int, int] | None = None) -> "Look":
+        """Find what will be asked in one pass over all weights, and keep it. Returns the look.
+
+        Each question about all weights takes a pass, but for those that `sums` answers: `received`,
+        `entropy`, `distance`, `baseline`, `by_distance`. After this those answer at once, and so do
+        `top` by weight for up to so many keys, and `map` of this size, of both kinds.
+
+        Args:
+            top: how many keys of each row; 0: none.
+            map: (rows, columns).
+
+        >>> import regard
+        >>> query, key, value = np.random.default_rng(0).standard_normal((3, 64, 8))
+        >>> seen = regard.look(query, key, value).prepare(top=8, map=(4, 4))
+        >>> seen.top(3).weights.shape, seen.map(4, 4).shape
+        ((64, 3), (4, 4))
+        """
+        if top < 0:
+            raise ValueError(f"top: expected 0 or more, received {top}")
+        if top:
+            self._refuse_top(top, self.call.shape[-2])
+        if map is not None:
+            self._refuse_map(*map)
+        if all(self.call.shape[-2:]):
+            found = passes.together(self.call, self._lse, self.real_rows, top, map)
+            self.sums, self._best, self._maps = found
+        return self
 
     @property
     def sink(self) -> Array:
@@ -241,23 +218,25 @@ class Look(Shown):
         Raises:
             ValueError: k below 1, another `by`, or an answer over `limit`.
 
+        >>> import regard
         >>> query = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-        >>> look(query, query, query).top(2, rows=1).positions
+        >>> regard.look(query, query, query).top(2, rows=1).positions
         array([1, 2])
         """
         if by not in ("weight", "lift"):
             raise ValueError(f"by: expected 'weight' or 'lift', received {by!r}")
         if k < 1:
             raise ValueError(f"k: expected at least 1, received {k}")
-        *lead, queries, keys = self.call.shape
+        *_, queries, keys = self.call.shape
         wanted = positions_of(slice(None) if rows is None else rows, queries, "rows")
-        # three arrays: weights and baseline, and positions of 8 bytes
-        itemsize = 2 * self._dtype.itemsize + 8
-        refuse_over(self.limit, f"top({k})", (*lead, wanted.size, k), itemsize)
+        self._refuse_top(k, wanted.size)
         some, order = np.unique(wanted, return_inverse=True)
         known = self.call, self._lse, self.real_rows
-        if by == "weight" and rows is None and queries and keys and "sums" not in self.__dict__:
-            self.sums, found = summaries.sums_and_top(*known, k)
+        if by == "weight" and self._best is not None and k <= self._best.weights.shape[-1]:
+            found = Top(*(array[..., some, :k] for array in self._best))
+        elif by == "weight" and rows is None and "sums" not in self.__dict__ and queries and keys:
+            self.sums, best, _ = passes.together(*known, k, None)
+            found = cast(Top, best)
         else:
             found = summaries.top(*known, self.sums, k, by == "lift", some)
         if rows is not None:
@@ -269,7 +248,7 @@ class Look(Shown):
 
         With sinks the weights of a row add up to less than 1; they are taken as they are.
         """
-        return self._answer(self.sums.entropy)
+        return self._answer(self.sums.entropy.copy())
 
     def mass(self, positions: Any) -> Array:
         """The weight that each row gives to some keys together: (B…, H, T).
@@ -301,17 +280,7 @@ class Look(Shown):
             (B…, H, S). Carried through layer after layer this is attention rollout (Abnar and
             Zuidema 2020).
         """
-        given = np.asarray(x)
-        rows = self.shape[:-1]
-        if given.dtype.kind not in "fiub":
-            raise TypeError(f"x: expected real numbers, received {given.dtype}")
-        try:
-            given = np.broadcast_to(given, rows)
-        except ValueError:
-            raise ValueError(f"x: expected shape {rows}, received {given.shape}") from None
-        return self._answer(
-            summaries.carry(self.call, self._lse, given[None] if self.call.flat else given)
-        )
+        return self._answer(summaries.carry(self.call, self._lse, x))
 
     def distance(self, edges: ArrayLike | None = None) -> tuple[Array, Array]:
         """How the weight is shared out by signed distance, key - (query + query_offset).
@@ -337,11 +306,11 @@ class Look(Shown):
         """
         if how not in ("mean", "max"):
             raise ValueError(f"how: expected 'mean' or 'max', received {how!r}")
-        if rows < 1 or columns < 1:
-            raise ValueError(f"rows, columns: expected at least 1, received {rows} and {columns}")
-        refuse_over(self.limit, "map()", (*self.call.shape[:-2], rows, columns), 16)
-        cells = summaries.pooled(self.call, self._lse, self.real_rows, (rows, columns), how)
-        return self._answer(cells)
+        maps = self._maps
+        if maps is None or maps.mean.shape[-2:] != (rows, columns):
+            self._refuse_map(rows, columns)
+            maps = passes.maps(self.call, self._lse, self.real_rows, (rows, columns))
+        return self._answer(maps.max if how == "max" else maps.mean).copy()
 
     def check(self) -> Check:
         """Rebuild all weights, and compare weights · values with the output: the proof.
@@ -382,6 +351,17 @@ class Look(Shown):
             item: the batch item, where there are several.
         """
         return steps(**changed.row(self.call, self._lse, query, head, item))
+
+    def _refuse_top(self, k: int, rows: int) -> None:
+        # three arrays: weights and baseline, and positions of 8 bytes
+        itemsize = 2 * self._dtype.itemsize + 8
+        refuse_over(self.limit, f"top({k})", (*self.call.shape[:-2], rows, k), itemsize)
+
+    def _refuse_map(self, rows: int, columns: int) -> None:
+        if rows < 1 or columns < 1:
+            raise ValueError(f"rows, columns: expected at least 1, received {rows} and {columns}")
+        # three arrays, of 8 bytes each
+        refuse_over(self.limit, "map()", (*self.call.shape[:-2], rows, columns), 24)
 
     def _shaped(self, array: Array) -> Array:
         """Drop the head axis where the call had none."""

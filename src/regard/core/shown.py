@@ -44,6 +44,7 @@ def lesson(axes: tuple[str, ...], shape: tuple[int, ...], dtype: str, size: str)
         "  each row     .top(k) .top(k, by='lift') .entropy() .mass(keys) .sink .lse .output\n"
         "  each key     .received() .received(mean=True) .carry(x)\n"
         "  as a whole   .map(rows, columns) .distance() .check()\n"
+        "  all at once  .prepare(top=, map=), for what is then asked: one pass instead of some\n"
         "  what if      .without(keys)\n"
         f"  one row      .steps(query{', head' if 'head' in axes else ''}), the whole calculation\n"
         "  names        .labels(queries=, keys=)\n"

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from regard.core import changed
-from regard.core.attention import compute
 from regard.core.call import check
+from regard.core.compute import compute
 from regard.core.given import Given
 from regard.core.look import Look
 from regard.jax.op import attend, traced

@@ -14,8 +14,9 @@ import keras  # type: ignore[import-untyped]
 import numpy as np
 from keras import ops
 
-from regard.core.attention import attention, compute
+from regard.core.attention import attention
 from regard.core.call import check
+from regard.core.compute import compute
 from regard.core.look import Look
 from regard.keras.blocks import by_blocks
 

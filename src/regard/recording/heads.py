@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from regard.core import summaries
+from regard.core import passes, summaries
 from regard.core.arguments import Array
-from regard.core.summaries import Sums
+from regard.core.passes import Sums
 from regard.core.tiles import blocks
 from regard.recording.heaviest import heaviest
 from regard.recording.layer import Layer, bounds, stacks
@@ -67,7 +67,7 @@ class Tally:
         rows, same = layer.shape[-2], np.zeros((len(layer.heads), 2))
         own = tokens[layer.offset :][:rows]
         # One pass, with the tokens; whoever asks for the layer's sums next is given the same.
-        layer.sums = sums = summaries.sums(
+        layer.sums = sums = passes.sums(
             layer.call, layer.kept.lse, None, (own, tokens, same) if self.own else None
         )
         self.rows += rows
@@ -136,7 +136,7 @@ def _divergence(layer: Layer, sums: Sums) -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):
             shared = lse + np.log1p(-summaries.sink(layer.call, lse))
         lse = np.where(np.isfinite(shared), shared, np.inf)
-        sums = summaries.sums(layer.call, lse, None)
+        sums = passes.sums(layer.call, lse, None)
     with np.errstate(divide="ignore"):
         crossed = (sums.received * np.where(mean > 0, np.log(mean), 0)).sum(axis=-1)
         reach = np.log(_reach(layer, mean))

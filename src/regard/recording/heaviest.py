@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from regard.core import summaries
+from regard.core import passes
 from regard.core.arguments import Array
 from regard.core.call import Call, check
 from regard.recording.layer import Layer, bounds
@@ -76,7 +76,7 @@ def _among(call: Call, lse: Array, special: Array, rows: Array, offset: int, own
         call = call._replace(
             rule=rule._replace(mask=others if rule.mask is None else rule.mask & others)
         )
-    weights, keys = summaries.strongest(call, lse, 2)
+    weights, keys = passes.strongest(call, lse, 2)
     fits = (keys >= 0) & (weights == weights)
     if own:
         fits &= keys != (rows + offset)[:, None]

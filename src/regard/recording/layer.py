@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from regard.core.arguments import Array
-from regard.core.attention import compute
 from regard.core.call import check
+from regard.core.compute import compute
 from regard.core.look import Look
 from regard.core.proof import BOUNDS, Check
 from regard.recording.rules import Options

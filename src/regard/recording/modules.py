@@ -20,8 +20,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 
 from regard.core.arguments import Array
-from regard.core.attention import compute
 from regard.core.call import check
+from regard.core.compute import compute
 from regard.recording.frame import Frame
 from regard.recording.layer import Kept, differences, with_dtype
 from regard.recording.rules import NotRecordableError, array, cast, tensor, translate_plain

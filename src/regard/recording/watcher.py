@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from regard.core.arguments import Array
-from regard.core.attention import compute
 from regard.core.call import check
+from regard.core.compute import compute
 from regard.core.indexing import size_in_words
 from regard.recording.frame import Frame, first, parameters
 from regard.recording.layer import Kept, chosen, differences, stacks, with_dtype, with_heads

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import _kernel
-from regard.core import attention as core
 from regard.core import changed
+from regard.core import compute as core
 from regard.core.arguments import integer
 from regard.core.call import check
 from regard.core.look import Look

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from regard.core.arguments import BFLOAT16, Array
-from regard.core.attention import compute
 from regard.core.call import Call
+from regard.core.compute import compute
 from regard.core.indexing import size_in_words
 from regard.core.look import Look
 from regard.core.proof import Check
