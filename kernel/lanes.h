@@ -8,6 +8,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #if defined(REGARD_WIDE) && defined(REGARD_MATRIX)  // what follows on any machine that has AVX2, for tests: matrix tiles in plain code ...
 #define REGARD_NAMED(prefix) prefix##wide_amx
 #define REGARD_NAME "wide_amx"
@@ -116,6 +120,9 @@ inline V larger(V a, V b) { return a > b ? a : b; }
 // Whether a bit is set in any lane.
 template <class I>
 inline bool any(I x) {
+#if defined(__AVX__)
+  if constexpr (sizeof x == 32) return !_mm256_testz_si256((__m256i)x, (__m256i)x);
+#endif
   uint64_t words[sizeof x / 8], found = 0;
   memcpy(words, &x, sizeof x);
   for (uint64_t word : words) found |= word;

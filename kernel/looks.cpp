@@ -47,13 +47,13 @@ template <int vectors, class F>
 
 // How many pairs of a panel and block are allowed, by key and by distance.
 template <class F>
-void count_pairs(const Problem& p, const Sums& sums, const Rows<F>& panel, const Words<F>* words, char* seen, char* met, int64_t at) {
-  int64_t first = at - panel.last + p.T - 1;
+void count_pairs(const Problem& p, const Rows<F>& panel, const Words<F>* words, int64_t* seen, int64_t* met, int64_t at) {
+  seen += at, met += at - panel.last + p.T - 1;
   if (!words && panel.real == width<F>) {
-    for (int j = 0; j < block; ++j) integer_at(sums.seen, seen, at + j) += width<F>;
+    for (int j = 0; j < block; ++j) seen[j] += width<F>;
     for (int x = 0; x < block + width<F> - 1; ++x) {
       int low = x - block + 1 > 0 ? x - block + 1 : 0, high = x < width<F> - 1 ? x : width<F> - 1;
-      integer_at(sums.met, met, first + x) += high - low + 1;
+      met[x] += high - low + 1;
     }
     return;
   }
@@ -61,7 +61,7 @@ void count_pairs(const Problem& p, const Sums& sums, const Rows<F>& panel, const
     if (panel.counted[i] == 0) continue;
     for (uint64_t word = words ? words->row[i] : ~uint64_t(0); word; word &= word - 1) {
       int j = __builtin_ctzll(word);
-      ++integer_at(sums.seen, seen, at + j), ++integer_at(sums.met, met, first + j + i);
+      ++seen[j], ++met[j + i];
     }
   }
 }
@@ -73,8 +73,8 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
   Space<F>::carve(p, out.top ? out.top->k : 0, workspace, &s);
   const Exponent<F> e = exponent<F>(p);
   const char* key_rows = row_of(p.key, p, item, head / (p.H / p.G), 0);
-  auto here = [&](const Array& a) { return const_cast<char*>(at_item(a, p, item)) + head * a.head; };
-  char *received = here(out.received), *seen = here(out.seen), *along = here(out.along), *met = here(out.met);
+  double *received = numbers_of(out.received, p, item, head), *along = numbers_of(out.along, p, item, head);
+  int64_t *seen = integers_of(out.seen, p, item, head), *met = integers_of(out.met, p, item, head);
   double same = 0, behind = 0;
   typename Lanes<F>::Bits ids[1 + block];  // from the key before the block's first on
   if (p.bias) memset(s.bias, 0, block * width<F> * sizeof(F));
@@ -109,15 +109,14 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
         if (out.top) rank_block(p, s, panel, s.best(n), *out.top, at, words, from, to);
         if (out.map) cells[n].add(p, *out.map, panel, s.scores, words, at, from, to);
         for (int i = 0; i < panel.rows; ++i) spread[n][i] += parts[i], same += out.same ? own[i] : 0, behind += out.same ? after[i] : 0;
-        int64_t shift = at - panel.last + p.T - 1;
-        for (int64_t x = from; x < to + panel.rows - 1; ++x)
-          if (s.by_distance[x] != 0) number_at(out.along, along, shift + x) += s.by_distance[x];
-        count_pairs(p, out, panel, words, seen, met, at);
+        const int64_t shift = at - panel.last + p.T - 1, past = p.T + p.S - 1 - shift, end = to + panel.rows - 1;
+        for (int64_t x = from; x < (end < past ? end : past); ++x) along[shift + x] += s.by_distance[x];
+        count_pairs(p, panel, words, seen, met, at);
       }
       for (int64_t j = 0; j < count; ++j) {
         double sum = 0;
         for (int i = 0; i < N; ++i) sum += s.by_key[j * N + i];
-        number_at(out.received, received, at + j) += sum;
+        received[at + j] += sum;
       }
     }
     for (int n = 0; n < used; ++n) {
@@ -126,17 +125,18 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
         write(const_cast<char*>(row_of(out.entropy, p, item, head, s.panel[n].row[i].query)), float64, -spread[n][i] / log2_e);
     }
   }
-  if (out.same) write(here(out.same), float64, same), write(here(out.same) + out.same.column, float64, behind);
+  if (out.same) numbers_of(out.same, p, item, head)[0] = same, numbers_of(out.same, p, item, head)[1] = behind;
 }
 
 // Totals and shares of the other rows as F, once for a head: 1 / (count - 1) for rows that count, 1 / count for those that do not.
 template <class F>
 void get_totals(const Problem& p, const Sums& sums, int64_t item, int64_t head, const Space<F>& s) {
   auto get = [&](const Array& total, const Array& count, int64_t size, F* to, F* const share[2]) {
-    char *t = const_cast<char*>(at_item(total, p, item)) + head * total.head, *c = const_cast<char*>(at_item(count, p, item)) + head * count.head;
+    const double* t = numbers_of(total, p, item, head);
+    const int64_t* c = integers_of(count, p, item, head);
     for (int64_t n = 0; n < size; ++n) {
-      int64_t met = integer_at(count, c, n);
-      to[n] = F(number_at(total, t, n));
+      int64_t met = c[n];
+      to[n] = F(t[n]);
       for (int own = 0; own < 2; ++own) share[own][n] = met - 1 + own > 0 ? F(1.0 / double(met - 1 + own)) : F(NAN);
     }
   };

@@ -112,6 +112,14 @@ bool block_scores(const Problem& p, const Space<F>& s, Rows<F>& panel, const Exp
   return true;
 }
 
+// One head's numbers, which lie side by side.
+inline double* numbers_of(const Array& a, const Problem& p, int64_t item, int64_t head) {
+  return reinterpret_cast<double*>(const_cast<char*>(at_item(a, p, item)) + head * a.head);
+}
+inline int64_t* integers_of(const Array& a, const Problem& p, int64_t item, int64_t head) {
+  return reinterpret_cast<int64_t*>(numbers_of(a, p, item, head));
+}
+
 inline int64_t& integer_at(const Array& a, char* from, int64_t n) { return *reinterpret_cast<int64_t*>(from + n * a.column); }
 inline double& number_at(const Array& a, char* from, int64_t n) { return *reinterpret_cast<double*>(from + n * a.column); }
 

@@ -41,19 +41,28 @@ void insert(const Best<F>& best, int64_t k, int lane, F rank, F weight, typename
   best.rank[to] = rank, best.weight[to] = weight, best.key[to] = key;
 }
 
-// The same in all lanes from `lane` on, where the key ranks high enough: it takes its place, and the rest move down.
+// The same in all lanes from `lane` on, where the key ranks high enough. From the last place up, so that none waits for another: a
+// place gets what stood above it if the key goes further up, else the key if that ranks higher.
 template <class F>
 void insert_all(const Best<F>& best, int64_t k, int lane, Vector<F> rank, Vector<F> weight, typename Lanes<F>::Bits number) {
-  Integers<F> below = {}, key = Integers<F>{} + number, old_key;
-  for (int64_t n = lane; n < k * width<F>; n += width<F>) {
-    Vector<F> old = load(best.rank + n), old_weight = load(best.weight + n);
-    memcpy(&old_key, best.key + n, sizeof key);
-    below |= rank > old;
-    Integers<F> new_key = below ? key : old_key;
-    store(best.rank + n, below ? rank : old), store(best.weight + n, below ? weight : old_weight);
-    memcpy(best.key + n, &new_key, sizeof key);
-    rank = below ? old : rank, weight = below ? old_weight : weight, key = below ? old_key : key;
+  int64_t n = (k - 1) * width<F> + lane;
+  const Integers<F> key = Integers<F>{} + number;
+  Vector<F> old = load(best.rank + n), old_weight = load(best.weight + n);
+  Integers<F> old_key, here = rank > old;
+  memcpy(&old_key, best.key + n, sizeof key);
+  for (; n >= width<F>; n -= width<F>) {
+    Vector<F> above = load(best.rank + n - width<F>), above_weight = load(best.weight + n - width<F>);
+    Integers<F> above_key, further = rank > above;
+    memcpy(&above_key, best.key + n - width<F>, sizeof key);
+    store(best.rank + n, further ? above : here ? rank : old);
+    store(best.weight + n, further ? above_weight : here ? weight : old_weight);
+    old_key = further ? above_key : here ? key : old_key;
+    memcpy(best.key + n, &old_key, sizeof key);
+    old = above, old_weight = above_weight, old_key = above_key, here = further;
   }
+  store(best.rank + n, here ? rank : old), store(best.weight + n, here ? weight : old_weight);
+  old_key = here ? key : old_key;
+  memcpy(best.key + n, &old_key, sizeof key);
 }
 
 // Keeps the best of a block's keys. Short lists are gone through for all lanes at once, long ones lane by lane.
