@@ -74,6 +74,11 @@ struct Part {
   int64_t key_begin, key_end;
 };
 
+// Rows [begin, end) of one item and query head.
+struct HeadRows {
+  int64_t item, head, begin, end;
+};
+
 // What all rows of each item and head give together, and how spread each row is: one pass over all weights, given lse. Sums and
 // counts are float64 and int64; those of rows that are not `real` (padding) are left out everywhere but in `entropy`.
 struct Sums {
@@ -128,12 +133,12 @@ struct Backward {
   void (*part)(const Problem&, const Gradients&, const Part&, char* workspace);
 };
 
-// And for looks; one item and head at a time.
+// And for looks; some rows of one item and head at a time.
 struct Looks {
   size_t (*workspace)(const Problem&, int64_t k);
-  void (*sums)(const Problem&, const Sums&, int64_t item, int64_t head, char* workspace);
-  void (*top)(const Problem&, const Top&, int64_t item, int64_t head, char* workspace);
-  void (*map)(const Problem&, const Map&, int64_t item, int64_t head, char* workspace);
+  void (*sums)(const Problem&, const Sums&, const HeadRows&, char* workspace);
+  void (*top)(const Problem&, const Top&, const HeadRows&, char* workspace);
+  void (*map)(const Problem&, const Map&, const HeadRows&, char* workspace);
 };
 
 extern const Kernel kernel_portable;

@@ -249,28 +249,92 @@ int backward(const Problem& p, const Gradients& g, double* sinks, bool (*poll)()
   return whole ? 0 : -1;
 }
 
-// They look at one item and head at a time, so that nothing is summed by two threads.
-template <class Run>
-static int over_heads(const Problem& p, int64_t k, bool (*poll)(), const Run& run) {
-  ++tiles;
-  if (!p.B || !p.G) return 0;
-  size_t bytes = kernel().looks->workspace(p, k);
-  double operations = double(p.B) * p.H * p.T * p.S * (p.D + 16);
-  return spread(p.B * p.H, threads_for(operations), poll,
-                [&](int64_t n) { run(n / p.H, n % p.H, workspace(bytes)); }) ? 0 : -1;
+// Rows of each item and head in up to four parts of 512 or more, the last first, so that one head has work for some threads. T
+// and the cells of a map alone decide where they are cut: no cell has rows of two parts.
+static int64_t parts_of(const Problem& p, const Map* map) {
+  int64_t parts = std::clamp<int64_t>(p.T / 512, 1, 4);
+  return map ? std::min(parts, map->rows) : parts;
 }
 
+template <class Run>
+static bool over_heads(const Problem& p, int64_t k, const Map* map, bool (*poll)(), const Run& run) {
+  ++tiles;
+  size_t bytes = kernel().looks->workspace(p, k);
+  double operations = double(p.B) * p.H * p.T * p.S * (p.D + 16);
+  int64_t parts = parts_of(p, map), heads = p.B * p.H;
+  auto begin = [&](int64_t n) { return map ? n * map->rows / parts * p.T / map->rows : n * p.T / parts; };
+  return spread(heads * parts, threads_for(operations), poll, [&](int64_t index) {
+    int64_t pair = index % heads, n = parts - 1 - index / heads;
+    run(HeadRows{pair / p.H, pair % p.H, begin(n), begin(n + 1)}, n, workspace(bytes));
+  });
+}
+
+namespace {
+
+// What the first part of a head adds to the sums themselves, the others to numbers of their own, which are added in order at the end.
+struct Partial {
+  const Problem& p;
+  const Sums& whole;
+  int64_t distances = p.T + p.S - 1, size = 2 * (p.S + distances) + 2;
+  std::unique_ptr<double[]> numbers;
+
+  Partial(const Problem& p, const Sums& whole, int64_t parts) : p(p), whole(whole), numbers(new double[(parts - 1) * p.B * p.H * size]()) {}
+
+  Sums of(const HeadRows& rows, int64_t part) const {
+    if (part == 0) return whole;
+    double* next = &numbers[((part - 1) * p.B * p.H + rows.item * p.H + rows.head) * size];
+    auto take = [&](int64_t count) {
+      Array array;
+      memset(array.batch, 0, sizeof array.batch);
+      array.data = reinterpret_cast<char*>(next), array.column = 8, next += count;
+      return array;
+    };
+    Sums sums = whole;
+    sums.received = take(p.S), sums.along = take(distances), sums.seen = take(p.S), sums.met = take(distances);
+    if (whole.same) sums.same = take(2);
+    return sums;
+  }
+
+  template <class Number>
+  void add(const Array& to, const Array& from, const HeadRows& rows, int64_t count) const {
+    auto at = [&](const Array& a) { return reinterpret_cast<Number*>(const_cast<char*>(at_item(a, p, rows.item)) + rows.head * a.head); };
+    Number* sum = at(to);
+    const Number* more = at(from);
+    for (int64_t n = 0; n < count; ++n) sum[n] += more[n];
+  }
+
+  void join(const HeadRows& rows, int64_t part) const {
+    Sums own = of(rows, part);
+    add<double>(whole.received, own.received, rows, p.S), add<double>(whole.along, own.along, rows, distances);
+    add<int64_t>(whole.seen, own.seen, rows, p.S), add<int64_t>(whole.met, own.met, rows, distances);
+    if (whole.same) add<double>(whole.same, own.same, rows, 2);
+  }
+};
+
+}  // namespace
+
 int sums(const Problem& p, const Sums& out, bool (*poll)()) {
-  return over_heads(p, out.top ? out.top->k : 0, poll,
-                    [&](int64_t item, int64_t head, char* space) { kernel().looks->sums(p, out, item, head, space); });
+  if (!p.B || !p.G) return 0;
+  int64_t parts = parts_of(p, out.map);
+  const Partial partial(p, out, parts);
+  bool whole = over_heads(p, out.top ? out.top->k : 0, out.map, poll, [&](const HeadRows& rows, int64_t part, char* space) {
+    kernel().looks->sums(p, partial.of(rows, part), rows, space);
+  });
+  for (int64_t pair = 0; whole && pair < p.B * p.H; ++pair)
+    for (int64_t part = 1; part < parts; ++part) partial.join(HeadRows{pair / p.H, pair % p.H, 0, 0}, part);
+  return whole ? 0 : -1;
 }
 
 int top(const Problem& p, const Top& out, bool (*poll)()) {
-  return over_heads(p, out.k, poll, [&](int64_t item, int64_t head, char* space) { kernel().looks->top(p, out, item, head, space); });
+  if (!p.B || !p.G) return 0;
+  return over_heads(p, out.k, nullptr, poll,
+                    [&](const HeadRows& rows, int64_t, char* space) { kernel().looks->top(p, out, rows, space); }) ? 0 : -1;
 }
 
 int map(const Problem& p, const Map& out, bool (*poll)()) {
-  return over_heads(p, 0, poll, [&](int64_t item, int64_t head, char* space) { kernel().looks->map(p, out, item, head, space); });
+  if (!p.B || !p.G) return 0;
+  return over_heads(p, 0, &out, poll,
+                    [&](const HeadRows& rows, int64_t, char* space) { kernel().looks->map(p, out, rows, space); }) ? 0 : -1;
 }
 
 }  // namespace regard

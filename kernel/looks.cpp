@@ -1,7 +1,7 @@
 // What people ask of all weights, in one pass over them and without keeping any: sums by key and by distance, the spread of each
 // row, and the keys that stand out.
 //
-// One item and head at a time. Within a block sums are of F; beyond it float64, in one order.
+// Some rows of a head at a time. Within a block sums are of F; beyond it float64, in one order.
 #include "maps.h"
 #include "ranks.h"
 
@@ -67,8 +67,9 @@ void count_pairs(const Problem& p, const Rows<F>& panel, const Words<F>* words, 
 }
 
 template <class F>
-void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* workspace) {
+void sums(const Problem& p, const Sums& out, const HeadRows& rows, char* workspace) {
   constexpr int N = Lanes<F>::N;
+  const int64_t item = rows.item, head = rows.head;
   Space<F> s;
   Space<F>::carve(p, out.top ? out.top->k : 0, workspace, &s);
   const Exponent<F> e = exponent<F>(p);
@@ -79,13 +80,13 @@ void sums(const Problem& p, const Sums& out, int64_t item, int64_t head, char* w
   typename Lanes<F>::Bits ids[1 + block];  // from the key before the block's first on
   if (p.bias) memset(s.bias, 0, block * width<F> * sizeof(F));
   Cells<F> cells[s.panels];
-  for (int64_t first = 0; first < p.T; first += s.panels * width<F>) {
+  for (int64_t first = rows.begin; first < rows.end; first += s.panels * width<F>) {
     int used = 0;
     int64_t begin = p.S, end = 0;
     double spread[s.panels][width<F>] = {};
-    for (int64_t r = first; r < p.T && used < s.panels; r += width<F>, ++used) {
+    for (int64_t r = first; r < rows.end && used < s.panels; r += width<F>, ++used) {
       Rows<F>& panel = s.panel[used];
-      set_rows(p, panel, out.real, out.row_ids, item, head, r, e, s.scratch());
+      set_rows(p, panel, out.real, out.row_ids, rows, r, e, s.scratch());
       if (out.top) s.best(used).none();
       if (out.map) cells[used].set(p, *out.map, panel, item, head);
       if (panel.begin < begin) begin = panel.begin;
@@ -145,16 +146,16 @@ void get_totals(const Problem& p, const Sums& sums, int64_t item, int64_t head, 
 }
 
 template <class F>
-void top(const Problem& p, const Top& out, int64_t item, int64_t head, char* workspace) {
+void top(const Problem& p, const Top& out, const HeadRows& rows, char* workspace) {
   Space<F> s;
   Space<F>::carve(p, out.k, workspace, &s);
   const Exponent<F> e = exponent<F>(p);
-  const char* key_rows = row_of(p.key, p, item, head / (p.H / p.G), 0);
+  const char* key_rows = row_of(p.key, p, rows.item, rows.head / (p.H / p.G), 0);
   if (p.bias) memset(s.bias, 0, block * width<F> * sizeof(F));
-  if (out.beyond) get_totals(p, *out.beyond, item, head, s);
-  for (int64_t first = 0; first < p.T; first += width<F>) {
+  if (out.beyond) get_totals(p, *out.beyond, rows.item, rows.head, s);
+  for (int64_t first = rows.begin; first < rows.end; first += width<F>) {
     Rows<F>& panel = s.panel[0];
-    set_rows(p, panel, out.beyond ? out.beyond->real : Array(), Array(), item, head, first, e, s.scratch());
+    set_rows(p, panel, out.beyond ? out.beyond->real : Array(), Array(), rows, first, e, s.scratch());
     const Best<F> best = s.best(0).none();
     for (int64_t at = panel.begin / block * block; at < panel.end; at += block) {
       bool all;
@@ -164,7 +165,7 @@ void top(const Problem& p, const Top& out, int64_t item, int64_t head, char* wor
       pieces<F>(panel.rows).rebuild(s.scores, e.factor, panel.lse, words, from, to);
       rank_block(p, s, panel, best, out, at, words, from, to);
     }
-    write_best(p, panel, best, out, item, head);
+    write_best(p, panel, best, out, rows.item, rows.head);
   }
 }
 
@@ -173,17 +174,17 @@ bool doubles(const Problem& p) { return p.query.type == float64; }
 size_t workspace_bytes(const Problem& p, int64_t k) {
   return doubles(p) ? Space<double>::carve(p, k, nullptr, nullptr) : Space<float>::carve(p, k, nullptr, nullptr);
 }
-void sums_any(const Problem& p, const Sums& out, int64_t item, int64_t head, char* workspace) {
+void sums_any(const Problem& p, const Sums& out, const HeadRows& rows, char* workspace) {
   Registers registers(p);
-  doubles(p) ? sums<double>(p, out, item, head, workspace) : sums<float>(p, out, item, head, workspace);
+  doubles(p) ? sums<double>(p, out, rows, workspace) : sums<float>(p, out, rows, workspace);
 }
-void top_any(const Problem& p, const Top& out, int64_t item, int64_t head, char* workspace) {
+void top_any(const Problem& p, const Top& out, const HeadRows& rows, char* workspace) {
   Registers registers(p);
-  doubles(p) ? top<double>(p, out, item, head, workspace) : top<float>(p, out, item, head, workspace);
+  doubles(p) ? top<double>(p, out, rows, workspace) : top<float>(p, out, rows, workspace);
 }
-void map_any(const Problem& p, const Map& out, int64_t item, int64_t head, char* workspace) {
+void map_any(const Problem& p, const Map& out, const HeadRows& rows, char* workspace) {
   Registers registers(p);
-  doubles(p) ? map<double>(p, out, item, head, workspace) : map<float>(p, out, item, head, workspace);
+  doubles(p) ? map<double>(p, out, rows, workspace) : map<float>(p, out, rows, workspace);
 }
 
 }  // namespace

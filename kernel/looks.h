@@ -75,11 +75,11 @@ struct Space {
   }
 };
 
-// Rows [first, first + width) of one head, the last of them in lane 0.
+// Rows [first, first + width) of those of one head, the last of them in lane 0.
 template <class F>
-void set_rows(const Problem& p, Rows<F>& panel, const Array& real, const Array& ids, int64_t item, int64_t head, int64_t first,
+void set_rows(const Problem& p, Rows<F>& panel, const Array& real, const Array& ids, const HeadRows& rows, int64_t first,
               const Exponent<F>& e, const Scratch<F>& scratch) {
-  int64_t past = p.T < first + width<F> ? p.T : first + width<F>;
+  const int64_t item = rows.item, head = rows.head, past = rows.end < first + width<F> ? rows.end : first + width<F>;
   panel.set(p, first, past, [&](int64_t n) { return make_row(p, item, head, past - 1 - (n - first)); }, scratch.scores);
   find_logs(p, panel, e, scratch, panel.lse);
   panel.last = past - 1, panel.real = 0;

@@ -60,17 +60,17 @@ struct Cells {
 };
 
 template <class F>
-void map(const Problem& p, const Map& out, int64_t item, int64_t head, char* workspace) {
+void map(const Problem& p, const Map& out, const HeadRows& rows, char* workspace) {
   Space<F> s;
   Space<F>::carve(p, 0, workspace, &s);
   const Exponent<F> e = exponent<F>(p);
-  const char* key_rows = row_of(p.key, p, item, head / (p.H / p.G), 0);
+  const char* key_rows = row_of(p.key, p, rows.item, rows.head / (p.H / p.G), 0);
   if (p.bias) memset(s.bias, 0, block * width<F> * sizeof(F));
   Cells<F> cells;
-  for (int64_t first = 0; first < p.T; first += width<F>) {
+  for (int64_t first = rows.begin; first < rows.end; first += width<F>) {
     Rows<F>& panel = s.panel[0];
-    set_rows(p, panel, out.real, Array(), item, head, first, e, s.scratch());
-    cells.set(p, out, panel, item, head);
+    set_rows(p, panel, out.real, Array(), rows, first, e, s.scratch());
+    cells.set(p, out, panel, rows.item, rows.head);
     for (int64_t at = panel.begin / block * block; at < panel.end; at += block) {
       bool all;
       int from, to;

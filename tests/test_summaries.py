@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from test_look import CASES, H, S, T, arrays, naive_baseline, naive_by_distance, some_padding
 
+import regard
 from regard.core import indexing, passes, tiles
 from regard.core.attention import look
 from regard.core.look import Look
@@ -319,6 +320,54 @@ def test_any_shape(rows, keys, heads, batch, offset, density, tile_bytes, seed):
             assert_allclose(whole, np.where(inside, true.weights, np.nan), **TIGHT)
     finally:
         tiles.TILE_BYTES, indexing.TILE_BYTES = before
+
+
+@pytest.mark.parametrize("cells", [(7, 3), (2, 5), (4999, 2)])
+@pytest.mark.parametrize("rows", [1031, 4099])
+def test_many_rows_in_parts_of_their_own(rows, cells):
+    """Rows of a head are summed in parts, which T decides; the threads that there are do not."""
+    random = np.random.default_rng(rows)
+    heads, keys, width = 3, 41, 5
+    query, key, value = (
+        random.standard_normal((2, h, n, width)) for h, n in ((heads, rows), (1, keys), (1, keys))
+    )
+    real = random.random((2, rows)) < 0.9
+    seen = look(query, key, value, causal=True, query_offset=-rows // 2, window=(rows // 3, 0))
+    seen = Look(seen.call, seen._output, seen._lse, real_rows=real)
+    tokens = random.integers(0, 4, (2, rows)), random.integers(0, 4, (2, keys))
+
+    def found(threads):
+        same = np.zeros((2, heads, 2))
+        with regard.threads(threads):
+            sums = passes.sums(seen.call, seen._lse, real, (*tokens, same))
+            own = passes.together(seen.call, seen._lse, real, 3, cells)
+            alone = passes.maps(seen.call, seen._lse, real, cells)
+            best = passes.strongest(seen.call, seen._lse, 3)
+        return [*sums, same, *own[0], *own[1], *own[2], *alone, *best]
+
+    first = found(1)
+    for threads in (2, 5):
+        for one, other in zip(found(threads), first, strict=True):
+            assert_array_equal(one, other)
+    weights, allowed = seen.weights[...], seen.allowed[...] & real[:, None, :, None]
+    counted = np.where(allowed, weights, 0)
+    sums, same = first[:5], first[5]
+    assert_allclose(sums[0], counted.sum(axis=-2), **TIGHT)
+    assert_array_equal(sums[1], allowed.sum(axis=-2))
+    distance = np.arange(keys) - np.arange(rows)[:, None] + rows - 1
+    for at in np.ndindex(2, heads):
+        along = np.bincount(distance.ravel(), counted[at].ravel(), rows + keys - 1)
+        assert_allclose(sums[2][at], along, **TIGHT)
+        met = np.bincount(distance.ravel(), allowed[at].ravel(), rows + keys - 1)
+        assert_array_equal(sums[3][at], met)
+        alike = tokens[0][at[0]][:, None] == tokens[1][at[0]]
+        assert_allclose(same[at][0], counted[at][alike].sum(), **TIGHT)
+        assert_allclose(same[at][1], counted[at][:, 1:][alike[:, :-1]].sum(), **TIGHT)
+    true = type("True", (), {"weights": weights, "allowed": seen.allowed[...]})
+    for how in ("mean", "max"):
+        check_map(seen, true, real[:, None, :, None], cells, how)
+    for one, other in zip(first[14:16], first[16:18], strict=True):
+        assert_allclose(one, other, **TIGHT)
 
 
 def test_baselines_in_float32_where_nearly_all_is_ones_own():
