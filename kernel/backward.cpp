@@ -194,6 +194,25 @@ void panel_block(const Problem& p, const Gradients& g, const Space<F>& s, Rows<F
 }
 
 template <class F>
+void write_queries(const Problem& p, const Gradients& g, const Space<F>& s, int64_t used) {
+  for (int64_t n = 0; n < used; ++n)
+    for (int i = 0; i < s.panel[n].rows; ++i) {
+      const Row& row = s.panel[n].row[i];
+      for (int64_t d = 0; d < p.D; ++d) s.scratch[d] = s.panel[n].grad_query[d * width<F> + i];
+      write_gradient(p, g.query, row.item, row.head, row.query, s.scratch, p.D, F(p.scale), s.scratch);
+    }
+}
+
+template <class F>
+void write_keys(const Problem& p, const Gradients& g, const Space<F>& s, const Part& part, int64_t first_key) {
+  for (int64_t j = part.key_begin; j < part.key_end; ++j) {
+    int64_t place = j - first_key;
+    write_gradient(p, g.key, part.rows.item, part.rows.key_head, j, s.grad_key + place * s.D, p.D, F(p.scale), s.scratch);
+    write_gradient(p, g.value, part.rows.item, part.rows.key_head, j, s.grad_value + place * s.V, p.V, F(1), s.scratch);
+  }
+}
+
+template <class F>
 void part(const Problem& p, const Gradients& g, const Part& part, char* workspace) {
   Space<F> s;
   Space<F>::carve(p, workspace, &s);
@@ -244,20 +263,9 @@ void part(const Problem& p, const Gradients& g, const Part& part, char* workspac
         panel_block(p, g, s, panel, e, b, all ? nullptr : s.words, from, to, first_key);
       }
     }
-    if (g.want_query)
-      for (int64_t n = 0; n < used; ++n)
-        for (int i = 0; i < s.panel[n].rows; ++i) {
-          const Row& row = s.panel[n].row[i];
-          for (int64_t d = 0; d < p.D; ++d) s.scratch[d] = s.panel[n].grad_query[d * width<F> + i];
-          write_gradient(p, g.query, row.item, row.head, row.query, s.scratch, p.D, F(p.scale), s.scratch);
-        }
+    if (g.want_query) write_queries(p, g, s, used);
   }
-  if (g.want_keys)
-    for (int64_t j = part.key_begin; j < part.key_end; ++j) {
-      int64_t place = j - first_key;
-      write_gradient(p, g.key, unit.item, unit.key_head, j, s.grad_key + place * s.D, p.D, F(p.scale), s.scratch);
-      write_gradient(p, g.value, unit.item, unit.key_head, j, s.grad_value + place * s.V, p.V, F(1), s.scratch);
-    }
+  if (g.want_keys) write_keys(p, g, s, part, first_key);
 }
 
 bool doubles(const Problem& p) { return p.query.type == float64; }

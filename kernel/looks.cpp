@@ -66,6 +66,35 @@ void count_pairs(const Problem& p, const Rows<F>& panel, const Words<F>* words, 
   }
 }
 
+// Where a head's totals are.
+struct Totals {
+  double *received, *along;
+  int64_t *seen, *met;
+  double same = 0, behind = 0;
+};
+
+// Panel number n and the block at `at`: its weights go to the block's sums by key, the totals by distance, lists and cells.
+template <class F>
+void sum_block(const Problem& p, const Sums& out, const Space<F>& s, int n, const Exponent<F>& e, const char* key_rows, int64_t at,
+               const typename Lanes<F>::Bits* key_ids, Cells<F>* cells, double* spread, Totals& totals) {
+  static constexpr decltype(&add_weights<1, F>) shapes[] = {add_weights<1, F>, add_weights<2, F>, add_weights<3, F>};
+  Rows<F>& panel = s.panel[n];
+  bool all;
+  int from, to;
+  if (!block_scores(p, s, panel, e, key_rows, at, &all, &from, &to)) return;
+  const Words<F>* words = all ? nullptr : s.words;
+  F parts[width<F>], own[width<F>], after[width<F>];
+  memset(s.by_distance, 0, (block + width<F>) * sizeof(F));
+  shapes[(panel.rows - 1) / Lanes<F>::N](s, panel, e.factor, words, key_ids, parts, own, after, out.top || out.map, from, to);
+  if (out.top) rank_block(p, s, panel, s.best(n), *out.top, at, words, from, to);
+  if (out.map) cells[n].add(p, *out.map, panel, s.scores, words, at, from, to);
+  for (int i = 0; i < panel.rows; ++i) spread[i] += parts[i];
+  for (int i = 0; key_ids && i < panel.rows; ++i) totals.same += own[i], totals.behind += after[i];
+  const int64_t shift = at - panel.last + p.T - 1, past = p.T + p.S - 1 - shift, end = to + panel.rows - 1;
+  for (int64_t x = from; x < (end < past ? end : past); ++x) totals.along[shift + x] += s.by_distance[x];
+  count_pairs(p, panel, words, totals.seen, totals.met, at);
+}
+
 template <class F>
 void sums(const Problem& p, const Sums& out, const HeadRows& rows, char* workspace) {
   constexpr int N = Lanes<F>::N;
@@ -74,9 +103,8 @@ void sums(const Problem& p, const Sums& out, const HeadRows& rows, char* workspa
   Space<F>::carve(p, out.top ? out.top->k : 0, workspace, &s);
   const Exponent<F> e = exponent<F>(p);
   const char* key_rows = row_of(p.key, p, item, head / (p.H / p.G), 0);
-  double *received = numbers_of(out.received, p, item, head), *along = numbers_of(out.along, p, item, head);
-  int64_t *seen = integers_of(out.seen, p, item, head), *met = integers_of(out.met, p, item, head);
-  double same = 0, behind = 0;
+  Totals totals{numbers_of(out.received, p, item, head), numbers_of(out.along, p, item, head), integers_of(out.seen, p, item, head),
+                integers_of(out.met, p, item, head)};
   typename Lanes<F>::Bits ids[1 + block];  // from the key before the block's first on
   if (p.bias) memset(s.bias, 0, block * width<F> * sizeof(F));
   Cells<F> cells[s.panels];
@@ -97,27 +125,12 @@ void sums(const Problem& p, const Sums& out, const HeadRows& rows, char* workspa
       memset(s.by_key, 0, block * N * sizeof(F));
       for (int64_t j = out.same ? -1 : count; j < count; ++j)
         ids[1 + j] = at + j < 0 ? -1 : typename Lanes<F>::Bits(read_int(at_item(out.key_ids, p, item) + (at + j) * out.key_ids.column));
-      for (int n = 0; n < used; ++n) {
-        Rows<F>& panel = s.panel[n];
-        bool all;
-        int from, to;
-        if (!block_scores(p, s, panel, e, key_rows, at, &all, &from, &to)) continue;
-        const Words<F>* words = all ? nullptr : s.words;
-        F parts[width<F>], own[width<F>], after[width<F>];
-        memset(s.by_distance, 0, (block + width<F>) * sizeof(F));
-        static constexpr decltype(&add_weights<1, F>) shapes[] = {add_weights<1, F>, add_weights<2, F>, add_weights<3, F>};
-        shapes[(panel.rows - 1) / N](s, panel, e.factor, words, out.same ? ids + 1 : nullptr, parts, own, after, out.top || out.map, from, to);
-        if (out.top) rank_block(p, s, panel, s.best(n), *out.top, at, words, from, to);
-        if (out.map) cells[n].add(p, *out.map, panel, s.scores, words, at, from, to);
-        for (int i = 0; i < panel.rows; ++i) spread[n][i] += parts[i], same += out.same ? own[i] : 0, behind += out.same ? after[i] : 0;
-        const int64_t shift = at - panel.last + p.T - 1, past = p.T + p.S - 1 - shift, end = to + panel.rows - 1;
-        for (int64_t x = from; x < (end < past ? end : past); ++x) along[shift + x] += s.by_distance[x];
-        count_pairs(p, panel, words, seen, met, at);
-      }
+      for (int n = 0; n < used; ++n)
+        sum_block(p, out, s, n, e, key_rows, at, out.same ? ids + 1 : nullptr, cells, spread[n], totals);
       for (int64_t j = 0; j < count; ++j) {
         double sum = 0;
         for (int i = 0; i < N; ++i) sum += s.by_key[j * N + i];
-        received[at + j] += sum;
+        totals.received[at + j] += sum;
       }
     }
     for (int n = 0; n < used; ++n) {
@@ -126,7 +139,9 @@ void sums(const Problem& p, const Sums& out, const HeadRows& rows, char* workspa
         write(const_cast<char*>(row_of(out.entropy, p, item, head, s.panel[n].row[i].query)), float64, -spread[n][i] / log2_e);
     }
   }
-  if (out.same) numbers_of(out.same, p, item, head)[0] = same, numbers_of(out.same, p, item, head)[1] = behind;
+  if (!out.same) return;
+  double* same = numbers_of(out.same, p, item, head);
+  same[0] = totals.same, same[1] = totals.behind;
 }
 
 // Totals and shares of the other rows as F, once for a head: 1 / (count - 1) for rows that count, 1 / count for those that do not.
