@@ -70,15 +70,16 @@ inline double number(Source& source, Content content) {
   return source.normal() * (content == loud ? 30 : 1);
 }
 
-// Memory for an array of these sizes in some order of axes, with gaps, turned or not; where `repeat`, some axes do not move.
+// Memory for an array of these sizes in some order of axes, with gaps, turned or not, unless `dense`; where `repeat`, some axes do not
+// move.
 // The elements are filled; gaps are left as `fill`.
 inline std::shared_ptr<Store> make_store(Source& source, std::vector<int64_t> sizes, Type type, bool repeat,
-                                         const std::function<double()>& content, int fill = 0xA5) {
+                                         const std::function<double()>& content, bool dense = false, int fill = 0xA5) {
   auto store = std::make_shared<Store>();
   store->sizes = sizes, store->item = size_of(type);
   std::vector<size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), 0);
-  bool simple = source.chance(2);
+  bool simple = source.chance(2) || dense;
   for (size_t i = order.size(); !simple && i > 1; --i) std::swap(order[i - 1], order[source.below(int64_t(i))]);
   store->strides.assign(sizes.size(), 0);
   int64_t stride = store->item, past = store->item;
@@ -116,12 +117,12 @@ struct Whole {
   // An operand of these sizes behind the batch axes; `roles` names their strides.
   std::shared_ptr<Store> give(Source& source, Array& to, Type type, std::vector<int64_t> sizes,
                               std::vector<int64_t Array::*> roles, bool repeat, const std::function<double()>& content,
-                              bool batch = true) {
+                              bool batch = true, bool dense = false) {
     std::vector<int64_t> all;
     if (batch) all.assign(p.batch_size, p.batch_size + p.batch_axes);
     size_t axes = all.size();
     all.insert(all.end(), sizes.begin(), sizes.end());
-    auto store = make_store(source, all, type, repeat, content);
+    auto store = make_store(source, all, type, repeat, content, dense);
     to = Array();
     to.data = store->origin(), to.type = type;
     for (int a = 0; a < p.batch_axes; ++a) to.batch[a] = batch ? store->strides[a] : 0;
@@ -151,6 +152,7 @@ inline Whole make_problem(Source& source, double most, bool may_be_wild) {
   p.T = a_size(source, 210), p.S = a_size(source, 210), p.D = 1 + a_size(source, 100), p.V = a_size(source, 100);
   if (source.chance(16)) p.T = 192 + source.below(40), p.S = 192 + source.below(40), p.D = 16 + source.below(8), p.V = 16 + source.below(8);
   if (source.chance(12)) p.T = 1, p.S = 2048 + a_size(source, 1200), p.D = 1 + a_size(source, 40);  // keys cut into parts
+  if (source.chance(24)) p.T = 1024 + a_size(source, 1200), p.S = 1 + a_size(source, 40);  // rows cut into parts, for sums
   while (double(p.B) * p.H * p.T * p.S * (p.D + p.V) > most) (p.T > p.S ? p.T : p.S) /= 2;
 
   auto content = [&] { return may_be_wild ? source.pick({tame, tame, loud, wild}) : source.pick({tame, tame, loud}); };

@@ -171,6 +171,7 @@ struct Others {
   Gradients gradients;
   Sums sums;
   Top top;
+  Map map;
   std::shared_ptr<Store> sinks;
   std::vector<std::shared_ptr<Store>> written;
 
@@ -179,8 +180,8 @@ struct Others {
     Type real = p.query.type == float64 ? float64 : float32, own = source.chance(2) ? real : p.query.type;
     int64_t Array::*head = &Array::head, Array::*row = &Array::row, Array::*column = &Array::column;
     auto normal = [&] { return source.normal(); };
-    auto out = [&](Array& to, Type type, std::vector<int64_t> sizes, std::vector<int64_t Array::*> roles) {
-      written.push_back(w.give(source, to, type, sizes, roles, false, nullptr));
+    auto out = [&](Array& to, Type type, std::vector<int64_t> sizes, std::vector<int64_t Array::*> roles, bool dense = false) {
+      written.push_back(w.give(source, to, type, sizes, roles, false, nullptr, true, dense));
     };
     w.give(source, gradients.output, own, {p.H, p.T, p.V}, {head, row, column}, true, normal);
     if (source.chance(2)) w.give(source, gradients.lse, real, {p.H, p.T}, {head, row}, true, normal);
@@ -201,17 +202,22 @@ struct Others {
     int64_t distances = std::max<int64_t>(p.T + p.S - 1, 0);
     sinks = w.give(source, ignored, float64, {p.H}, {head}, false, nullptr, false);
     if (source.chance(2)) w.give(source, sums.real, boolean, {p.T}, {row}, true, [&] { return double(source.next() % 2); });
-    out(sums.received, float64, {p.H, p.S}, {head, column}), out(sums.seen, int64, {p.H, p.S}, {head, column});
-    out(sums.along, float64, {p.H, distances}, {head, column}), out(sums.met, int64, {p.H, distances}, {head, column});
+    out(sums.received, float64, {p.H, p.S}, {head, column}, true), out(sums.seen, int64, {p.H, p.S}, {head, column}, true);
+    out(sums.along, float64, {p.H, distances}, {head, column}, true), out(sums.met, int64, {p.H, distances}, {head, column}, true);
     out(sums.entropy, float64, {p.H, p.T}, {head, row});
     if (source.chance(2)) {
       auto id = [&] { return double(source.next() % 4); };
       w.give(source, sums.row_ids, int64, {p.T}, {row}, true, id), w.give(source, sums.key_ids, int64, {p.S}, {column}, true, id);
-      out(sums.same, float64, {p.H, 2}, {head, column});
+      out(sums.same, float64, {p.H, 2}, {head, column}, true);
     }
     top.k = 1 + source.below(9);
     out(top.weights, real, {p.H, p.T, top.k}, {head, row, column}), out(top.positions, int64, {p.H, p.T, top.k}, {head, row, column});
     if (source.chance(2)) top.beyond = &sums;
+    map.real = sums.real, map.rows = 1 + source.below(9), map.columns = 1 + source.below(9);
+    for (Array* cells : {&map.total, &map.largest, &map.count})
+      out(*cells, cells == &map.count ? int64 : float64, {p.H, map.rows, map.columns}, {head, row, column});
+    if (source.chance(2)) sums.map = &map;
+    if (!top.beyond && source.chance(2)) sums.top = &top;
   }
 
   bool run(const char* name) {
@@ -219,7 +225,7 @@ struct Others {
     if (!p.lse) return true;
     double* to_sinks = p.sinks && sinks->strides[0] == 8 ? reinterpret_cast<double*>(sinks->origin()) : nullptr;
     backward(p, gradients, to_sinks, never);
-    if (p.T && p.S) regard::sums(p, sums, never), regard::top(p, top, never);
+    if (p.T && p.S) regard::sums(p, sums, never), regard::top(p, top, never), regard::map(p, map, never);
     for (auto& store : written)
       if (!judge_gaps(*store, name)) return false;
     return true;
