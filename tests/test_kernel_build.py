@@ -70,6 +70,23 @@ def test_one_global_symbol():
         assert found[0][0] in "TDR", f"{path}: {found[0]} could be replaced by another's copy"
 
 
+def test_the_self_test():
+    """Random problems on arrays of exactly their size, in any strides, and the pool: in C++."""
+    tried = False
+    for build in release_builds():
+        cache = (build / "CMakeCache.txt").read_text()
+        cmake = Path(re.search(r"^CMAKE_COMMAND:INTERNAL=(.+)$", cache, re.M).group(1))
+        if cmake.exists() and (build / "CMakeFiles" / "kernel_common.dir").exists():
+            made = [cmake, "--build", build, "--target", "selftest"]
+            subprocess.run(made, check=True, capture_output=True)
+            done = subprocess.run([build / "selftest", "300"], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.endswith(": good\n")
+            tried = True
+    if not tried:
+        pytest.skip("needs the CMake of a build, which pip puts away: scripts/test keeps it")
+
+
 def test_no_symbol_in_common():
     for build in release_builds():
         own = [symbols(path)[0][1] for path in objects() if build / "CMakeFiles" in path.parents]
