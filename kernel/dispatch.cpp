@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -271,18 +272,32 @@ static bool over_heads(const Problem& p, int64_t k, const Map* map, bool (*poll)
 
 namespace {
 
+// Zeros that go back to the system at once: from malloc and back, some MB for each layer of a model would leave holes between what stays.
+struct Zeros {
+  size_t bytes;
+  double* numbers = nullptr;
+  explicit Zeros(int64_t count) : bytes(size_t(count) * sizeof(double)) {
+    if (!bytes) return;
+    void* found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (found == MAP_FAILED) throw std::bad_alloc();
+    numbers = static_cast<double*>(found);
+  }
+  Zeros(const Zeros&) = delete;
+  ~Zeros() { if (numbers) munmap(numbers, bytes); }
+};
+
 // What the first part of a head adds to the sums themselves, the others to numbers of their own, which are added in order at the end.
 struct Partial {
   const Problem& p;
   const Sums& whole;
   int64_t distances = p.T + p.S - 1, size = 2 * (p.S + distances) + 2;
-  std::unique_ptr<double[]> numbers;
+  Zeros zeros;
 
-  Partial(const Problem& p, const Sums& whole, int64_t parts) : p(p), whole(whole), numbers(new double[(parts - 1) * p.B * p.H * size]()) {}
+  Partial(const Problem& p, const Sums& whole, int64_t parts) : p(p), whole(whole), zeros((parts - 1) * p.B * p.H * size) {}
 
   Sums of(const HeadRows& rows, int64_t part) const {
     if (part == 0) return whole;
-    double* next = &numbers[((part - 1) * p.B * p.H + rows.item * p.H + rows.head) * size];
+    double* next = &zeros.numbers[((part - 1) * p.B * p.H + rows.item * p.H + rows.head) * size];
     auto take = [&](int64_t count) {
       Array array;
       memset(array.batch, 0, sizeof array.batch);
