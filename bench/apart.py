@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from bench import peers
-from bench.limits import Limits, settle
+from bench.limits import Limits
+from bench.measure import settle
 from bench.problems import Array, Problem
 
 TINY = Problem(1, 2, 16, 16, 32)

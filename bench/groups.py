@@ -45,8 +45,9 @@ def turns(group: Group, peers: dict[str, Apart], limits: Apart, quick: bool) -> 
         able = {name: peer for name, peer in peers.items() if "first" in found[name]}
         first = {name: found[name].pop("first") for name in able}
         limits.ask("prepare", group.bound)
-        times = in_turns({**able, "": limits}, {**first, "": 0}, *((0.5, 2) if quick else (5, 3)))
-        limit = WORK[group.bound] / np.array(times.pop("")) / 1e9
+        everybody, starts = {**able, "limits": limits}, {**first, "limits": 0.0}
+        times = in_turns(everybody, starts, *((0.5, 2) if quick else (5, 3)))
+        limit = WORK[group.bound] / np.array(times.pop("limits")) / 1e9
         work = problem.operations if group.bound == "gflops" else problem.bytes_of_keys
         for name, taken in times.items():
             found[name]["seconds"] = quartiles(taken)

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-WINDOW = 0.025  # seconds, some ticks of any kernel: several count the time of a process in ticks
+from bench.measure import settle
+
 WORK = {"gflops": 2 * 1024**3, "gbytes": 2**28}  # operations, bytes
 
 
@@ -41,13 +42,3 @@ def _seconds(call: Callable[[], object]) -> float:
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin
-
-
-def settle(most: float = 0.5) -> None:
-    """Wait until this process is at rest: many libraries' threads spin for a while after a call."""
-    end = time.perf_counter() + most
-    while time.perf_counter() < end:
-        before = time.process_time()
-        time.sleep(WINDOW)
-        if time.process_time() - before < 0.001:
-            return

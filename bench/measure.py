@@ -1,7 +1,7 @@
 """Measuring in turns: a call of each peer after another, and ratios within a round.
 
 On a shared machine an absolute time says little; what two peers take in the same round is
-comparable. Each begins when the threads of the last one have gone to sleep (bench/apart.py).
+comparable. Each begins when the threads of the last one have gone to sleep (`settle`).
 """
 
 import random
@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
+
+WINDOW = 0.025  # seconds, some ticks of any kernel: several count the time of a process in ticks
 
 
 class Asked(Protocol):
@@ -76,3 +78,13 @@ def busy_neighbour() -> Iterator[None]:
     finally:
         neighbour.kill()
         neighbour.wait()
+
+
+def settle(most: float = 0.5) -> None:
+    """Wait until this process is at rest: many libraries' threads spin for a while after a call."""
+    end = time.perf_counter() + most
+    while time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(WINDOW)
+        if time.process_time() - before < 0.001:
+            return

@@ -1,10 +1,6 @@
 // Who may attend, a block of 64 keys at a time: one bit a key in one word a row. Ranges, masks, segments and infinite biases all
 // end in these words; a block that nobody may attend is skipped, one that all may attend costs nothing.
 #pragma once
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
 #include "rule.h"
 #include "tiles.h"
 

@@ -159,4 +159,10 @@ static inline const char* at_item(const Array& array, const Problem& p, int64_t 
   return data;
 }
 
+// One head's numbers, where they lie side by side.
+template <class Number>
+static inline Number* head_of(const Array& array, const Problem& p, int64_t item, int64_t head) {
+  return reinterpret_cast<Number*>(const_cast<char*>(at_item(array, p, item)) + head * array.head);
+}
+
 }  // namespace regard

@@ -258,8 +258,9 @@ static int64_t parts_of(const Problem& p, const Map* map) {
 }
 
 template <class Run>
-static bool over_heads(const Problem& p, int64_t k, const Map* map, bool (*poll)(), const Run& run) {
+static int over_heads(const Problem& p, int64_t k, const Map* map, bool (*poll)(), const Run& run) {
   ++tiles;
+  if (!p.B || !p.G) return 0;
   size_t bytes = kernel().looks->workspace(p, k);
   double operations = double(p.B) * p.H * p.T * p.S * (p.D + 16);
   int64_t parts = parts_of(p, map), heads = p.B * p.H;
@@ -267,7 +268,7 @@ static bool over_heads(const Problem& p, int64_t k, const Map* map, bool (*poll)
   return spread(heads * parts, threads_for(operations), poll, [&](int64_t index) {
     int64_t pair = index % heads, n = parts - 1 - index / heads;
     run(HeadRows{pair / p.H, pair % p.H, begin(n), begin(n + 1)}, n, workspace(bytes));
-  });
+  }) ? 0 : -1;
 }
 
 namespace {
@@ -312,9 +313,8 @@ struct Partial {
 
   template <class Number>
   void add(const Array& to, const Array& from, const HeadRows& rows, int64_t count) const {
-    auto at = [&](const Array& a) { return reinterpret_cast<Number*>(const_cast<char*>(at_item(a, p, rows.item)) + rows.head * a.head); };
-    Number* sum = at(to);
-    const Number* more = at(from);
+    Number* sum = head_of<Number>(to, p, rows.item, rows.head);
+    const Number* more = head_of<Number>(from, p, rows.item, rows.head);
     for (int64_t n = 0; n < count; ++n) sum[n] += more[n];
   }
 
@@ -329,27 +329,24 @@ struct Partial {
 }  // namespace
 
 int sums(const Problem& p, const Sums& out, bool (*poll)()) {
-  if (!p.B || !p.G) return 0;
   int64_t parts = parts_of(p, out.map);
   const Partial partial(p, out, parts);
-  bool whole = over_heads(p, out.top ? out.top->k : 0, out.map, poll, [&](const HeadRows& rows, int64_t part, char* space) {
+  int stopped = over_heads(p, out.top ? out.top->k : 0, out.map, poll, [&](const HeadRows& rows, int64_t part, char* space) {
     kernel().looks->sums(p, partial.of(rows, part), rows, space);
   });
-  for (int64_t pair = 0; whole && pair < p.B * p.H; ++pair)
+  for (int64_t pair = 0; !stopped && pair < p.B * p.H; ++pair)
     for (int64_t part = 1; part < parts; ++part) partial.join(HeadRows{pair / p.H, pair % p.H, 0, 0}, part);
-  return whole ? 0 : -1;
+  return stopped;
 }
 
 int top(const Problem& p, const Top& out, bool (*poll)()) {
-  if (!p.B || !p.G) return 0;
   return over_heads(p, out.k, nullptr, poll,
-                    [&](const HeadRows& rows, int64_t, char* space) { kernel().looks->top(p, out, rows, space); }) ? 0 : -1;
+                    [&](const HeadRows& rows, int64_t, char* space) { kernel().looks->top(p, out, rows, space); });
 }
 
 int map(const Problem& p, const Map& out, bool (*poll)()) {
-  if (!p.B || !p.G) return 0;
   return over_heads(p, 0, &out, poll,
-                    [&](const HeadRows& rows, int64_t, char* space) { kernel().looks->map(p, out, rows, space); }) ? 0 : -1;
+                    [&](const HeadRows& rows, int64_t, char* space) { kernel().looks->map(p, out, rows, space); });
 }
 
 }  // namespace regard

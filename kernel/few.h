@@ -3,10 +3,6 @@
 #pragma once
 #include "tiles.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace regard {
 namespace {
 

@@ -103,8 +103,8 @@ void sums(const Problem& p, const Sums& out, const HeadRows& rows, char* workspa
   Space<F>::carve(p, out.top ? out.top->k : 0, workspace, &s);
   const Exponent<F> e = exponent<F>(p);
   const char* key_rows = row_of(p.key, p, item, head / (p.H / p.G), 0);
-  Totals totals{numbers_of(out.received, p, item, head), numbers_of(out.along, p, item, head), integers_of(out.seen, p, item, head),
-                integers_of(out.met, p, item, head)};
+  Totals totals{head_of<double>(out.received, p, item, head), head_of<double>(out.along, p, item, head), head_of<int64_t>(out.seen, p, item, head),
+                head_of<int64_t>(out.met, p, item, head)};
   typename Lanes<F>::Bits ids[1 + block];  // from the key before the block's first on
   if (p.bias) memset(s.bias, 0, block * width<F> * sizeof(F));
   Cells<F> cells[s.panels];
@@ -140,7 +140,7 @@ void sums(const Problem& p, const Sums& out, const HeadRows& rows, char* workspa
     }
   }
   if (!out.same) return;
-  double* same = numbers_of(out.same, p, item, head);
+  double* same = head_of<double>(out.same, p, item, head);
   same[0] = totals.same, same[1] = totals.behind;
 }
 
@@ -148,8 +148,8 @@ void sums(const Problem& p, const Sums& out, const HeadRows& rows, char* workspa
 template <class F>
 void get_totals(const Problem& p, const Sums& sums, int64_t item, int64_t head, const Space<F>& s) {
   auto get = [&](const Array& total, const Array& count, int64_t size, F* to, F* const share[2]) {
-    const double* t = numbers_of(total, p, item, head);
-    const int64_t* c = integers_of(count, p, item, head);
+    const double* t = head_of<double>(total, p, item, head);
+    const int64_t* c = head_of<int64_t>(count, p, item, head);
     for (int64_t n = 0; n < size; ++n) {
       int64_t met = c[n];
       to[n] = F(t[n]);

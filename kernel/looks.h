@@ -75,7 +75,7 @@ struct Space {
   }
 };
 
-// Rows [first, first + width) of those of one head, the last of them in lane 0.
+// A panel of a head's rows from `first` on, the last of them in lane 0.
 template <class F>
 void set_rows(const Problem& p, Rows<F>& panel, const Array& real, const Array& ids, const HeadRows& rows, int64_t first,
               const Exponent<F>& e, const Scratch<F>& scratch) {
@@ -110,14 +110,6 @@ bool block_scores(const Problem& p, const Space<F>& s, Rows<F>& panel, const Exp
   s.keys.scores(p, panel, s.scores, *from, *to);
   if (e.bend) pieces<F>(panel.rows).bend(s.scores, e.scale, F(p.softcap), p.bias ? s.bias : nullptr, *from, *to, nullptr);
   return true;
-}
-
-// One head's numbers, which lie side by side.
-inline double* numbers_of(const Array& a, const Problem& p, int64_t item, int64_t head) {
-  return reinterpret_cast<double*>(const_cast<char*>(at_item(a, p, item)) + head * a.head);
-}
-inline int64_t* integers_of(const Array& a, const Problem& p, int64_t item, int64_t head) {
-  return reinterpret_cast<int64_t*>(numbers_of(a, p, item, head));
 }
 
 inline int64_t& integer_at(const Array& a, char* from, int64_t n) { return *reinterpret_cast<int64_t*>(from + n * a.column); }

@@ -4,10 +4,6 @@
 // matter give float's own precision (Henry, Tang and Heinecke 2019, "Leveraging the bfloat16 artificial intelligence datatype for
 // higher-precision computations"). Layout and roles are those of tiles.h: S^T = K Q^T and O^T = V^T P^T, a panel's rows in lanes.
 #pragma once
-#if defined(REGARD_MATRIX) && !defined(REGARD_WIDE)
-#include <immintrin.h>
-#endif
-
 #include "numbers.h"
 #include "tiles.h"
 

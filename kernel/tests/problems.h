@@ -70,9 +70,8 @@ inline double number(Source& source, Content content) {
   return source.normal() * (content == loud ? 30 : 1);
 }
 
-// Memory for an array of these sizes in some order of axes, with gaps, turned or not, unless `dense`; where `repeat`, some axes do not
-// move.
-// The elements are filled; gaps are left as `fill`.
+// Memory for an array of these sizes in some order of axes, with gaps, turned or not, unless `dense`; where `repeat`, some axes do
+// not move. The elements are filled; gaps are left as `fill`.
 inline std::shared_ptr<Store> make_store(Source& source, std::vector<int64_t> sizes, Type type, bool repeat,
                                          const std::function<double()>& content, bool dense = false, int fill = 0xA5) {
   auto store = std::make_shared<Store>();
