@@ -108,6 +108,8 @@ int64_t begin(const Problem& p, const Space<F>& space, const Unit& unit) {
     if (!is_few<F>(p)) continue;
     for (int i = 0; i < panel.rows; ++i)
       for (int64_t d = 0; d < p.D; ++d) panel.query_rows[i * p.D + d] = panel.query[d * width<F> + i];
+    if constexpr (has_pairs && has_pieces<F>)
+      if (space.keys.cut.keys) panel.strange |= halve_rows(panel.rows, panel.query_rows, p.D, panel.query_halves);
     memset(panel.output_rows, 0, panel.rows * space.columns * sizeof(F));
     memset(space.scores, 0, block * width<F> * sizeof(F));
   }
@@ -135,7 +137,7 @@ struct Block {
     }
     if (tame) return;
     if constexpr (has_matrix<F>)
-      if (s.keys.cut.keys) {
+      if (s.keys.cut.values) {
         found = cut_values_of(s, static_cast<const F*>(values), value_row, count), tame = true;
         return;
       }
@@ -161,16 +163,34 @@ struct Block {
   }
 };
 
+// Scores of few rows. What pairs do not take is computed without them, row by row.
+template <class F>
+void few_scores(const Problem& p, const Space<F>& s, const typename Space<F>::Rows& panel, const Block<F>& b, int from, int to) {
+  auto multiply = [&](auto keys, auto queries, F* to_) {
+    score_few<F>(panel.rows, keys, b.key_row, queries, p.D, to_, from, to, b.more && b.keys != s.keys.copy);
+  };
+  with_rows<F>(b.keys, b.key_type, [&](auto keys) {
+    if constexpr (has_pairs && is_bfloat16<decltype(keys)>)
+      if (s.keys.cut.keys) {
+        multiply(keys, panel.query_halves, s.scores);
+        if (!panel.strange) return;
+        multiply(keys, panel.query_rows, s.keys.others);
+        for (int j = from; j < to; ++j)
+          for (int i = 0; i < panel.rows; ++i)
+            if (panel.strange >> i & 1) s.scores[j * width<F> + i] = s.keys.others[j * width<F> + i];
+        return;
+      }
+    multiply(keys, panel.query_rows, s.scores);
+  });
+}
+
 // The step of the online softmax: one panel, one block, keys [from, to) of it; `words` null: all rows may attend all of them.
 template <class F>
 void panel_block(const Problem& p, const Space<F>& s, typename Space<F>::Rows& panel, const Exponent<F>& e, const Block<F>& b,
                  const Words<F>* words, int from, int to) {
   const Pieces<F>& piece = pieces<F>(panel.rows);
   const bool by_row = is_few<F>(p);
-  if (by_row)
-    with_rows<F>(b.keys, b.key_type, [&](auto keys) {
-      score_few<F>(panel.rows, keys, b.key_row, panel.query_rows, p.D, s.scores, from, to, b.more && b.keys != s.keys.copy);
-    });
+  if (by_row) few_scores(p, s, panel, b, from, to);
   else s.keys.scores(p, panel, s.scores, from, to);
   if (e.bend) piece.bend(s.scores, e.scale, F(p.softcap), p.bias ? s.bias : nullptr, from, to, nullptr);
   if (words) piece.mask(s.scores, *words, from, to);
@@ -186,7 +206,7 @@ void panel_block(const Problem& p, const Space<F>& s, typename Space<F>::Rows& p
       value_few<F>(panel.rows, values, b.value_row, s.scores, s.alpha, panel.output_rows, s.columns, from, to, b.more && b.values != s.value_block);
     });
   if constexpr (has_matrix<F>)
-    if (s.keys.cut.keys) return matrix_values(s, panel, from, to);
+    if (s.keys.cut.values) return matrix_values(s, panel, from, to);
   piece.values(static_cast<const F*>(b.values), b.value_row, s.scores, s.alpha, panel.output, s.columns, from, to);
 }
 

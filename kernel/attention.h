@@ -145,9 +145,9 @@ extern const Kernel kernel_portable;
 extern const Backward backward_portable;
 extern const Looks looks_portable;
 #if defined(__x86_64__)
-extern const Kernel kernel_avx2, kernel_avx512, kernel_amx;
-extern const Backward backward_avx2, backward_avx512, backward_amx;
-extern const Looks looks_avx2, looks_avx512, looks_amx;
+extern const Kernel kernel_avx2, kernel_avx512, kernel_avx512_bf16, kernel_amx;
+extern const Backward backward_avx2, backward_avx512, backward_avx512_bf16, backward_amx;
+extern const Looks looks_avx2, looks_avx512, looks_avx512_bf16, looks_amx;
 #endif
 
 static inline const char* at_item(const Array& array, const Problem& p, int64_t item) {

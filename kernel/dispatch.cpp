@@ -23,7 +23,7 @@
 namespace regard {
 
 #if defined(REGARD_WIDE)
-extern const Kernel kernel_wide, kernel_wide_amx;  // only in builds for tests
+extern const Kernel kernel_wide, kernel_wide_bf16, kernel_wide_amx;  // only in builds for tests
 #endif
 
 #if defined(__x86_64__)
@@ -46,7 +46,7 @@ static bool matrix_tiles() {
 #endif
 
 const Kernel* const* kernels(int* count) {
-  static const Kernel* present[6];
+  static const Kernel* present[8];
   static int found = [] {
     int n = 0;
     present[n++] = &kernel_portable;
@@ -55,12 +55,15 @@ const Kernel* const* kernels(int* count) {
     auto haswell = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
                    __builtin_cpu_supports("bmi2") && converts_halves();
 #if defined(REGARD_WIDE)
-    if (haswell) present[n++] = &kernel_wide, present[n++] = &kernel_wide_amx;
+    if (haswell) present[n++] = &kernel_wide, present[n++] = &kernel_wide_bf16, present[n++] = &kernel_wide_amx;
 #endif
     if (haswell) present[n++] = &kernel_avx2;
     bool skylake = haswell && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
     if (skylake) present[n++] = &kernel_avx512;
+#if defined(REGARD_AVX512_BF16)
+    if (skylake && __builtin_cpu_supports("avx512bf16")) present[n++] = &kernel_avx512_bf16;
+#endif
 #if defined(REGARD_AMX)
     if (skylake && matrix_tiles()) present[n++] = &kernel_amx;
 #endif

@@ -9,6 +9,9 @@ namespace {
 // As many rows as leave at least half of a vector's lanes empty in tiles.h.
 template <class F> constexpr int few = Lanes<F>::N / 2;
 
+template <class Rows> constexpr bool is_bfloat16 = false;
+template <> constexpr bool is_bfloat16<const Bfloat16*> = true;
+
 // A vector of numbers of F, from F or from halves.
 template <class F>
 inline Vector<F> widened(const F* from) { return load(from); }
@@ -73,18 +76,29 @@ inline void fetch(const E* row, int64_t columns) {
 
 // s[j][row] = k[j] . q[row] for keys [from, to), multiples of step; q is row-major. As many sums run at once as a vector has
 // lanes; `slots` is the power of two that `rows` fit in.
-template <int rows, int slots, class F, class E>
-[[gnu::noinline]] void score_rows(const E* k, int64_t k_row, const F* q, int64_t D, F* s, int from, int to, bool more) {
+template <int rows, int slots, class F, class E, class Q>
+[[gnu::noinline]] void score_rows(const E* k, int64_t k_row, const Q* q, int64_t D, F* s, int from, int to, bool more) {
   constexpr int N = Lanes<F>::N, keys = N / slots < step ? N / slots : step;
-  const int64_t whole = D / N * N;
+  constexpr bool pairs = has_pairs && is_bfloat16<const E*> && is_bfloat16<const Q*>;
   for (int j = from; j < to; j += keys) {
     Vector<F> sum[N] = {};
     const E* row = k + j * k_row;
     for (int r = 0; more && r < keys; ++r) fetch(row + (block + r) * k_row, D);
+    int64_t d = 0;
+    if constexpr (pairs)
 #pragma GCC unroll 1
-    for (int64_t d = 0; d < whole; d += N) {
+      for (; d + 2 * N <= D; d += 2 * N) {
+        Integers<F> x[rows], y;
+        for (int i = 0; i < rows; ++i) memcpy(&x[i], q + i * D + d, sizeof x[i]);
+        for (int r = 0; r < keys; ++r) {
+          memcpy(&y, row + r * k_row + d, sizeof y);
+          for (int i = 0; i < rows; ++i) sum[r * slots + i] = add_pairs(sum[r * slots + i], x[i], y);
+        }
+      }
+#pragma GCC unroll 1
+    for (; d + N <= D; d += N) {
       Vector<F> x[rows];
-      for (int i = 0; i < rows; ++i) x[i] = load(q + i * D + d);
+      for (int i = 0; i < rows; ++i) x[i] = widened<F>(q + i * D + d);
       for (int r = 0; r < keys; ++r) {
         Vector<F> y = widened<F>(row + r * k_row + d);
         for (int i = 0; i < rows; ++i) sum[r * slots + i] += x[i] * y;
@@ -93,11 +107,31 @@ template <int rows, int slots, class F, class E>
     F out[N];
     store(out, totals<F>(sum));
     for (int r = 0; r < keys; ++r) {
-      for (int64_t d = whole; d < D; ++d)
-        for (int i = 0; i < rows; ++i) out[r * slots + i] += F(row[r * k_row + d]) * q[i * D + d];
+      for (int64_t c = d; c < D; ++c)
+        for (int i = 0; i < rows; ++i) out[r * slots + i] += F(row[r * k_row + c]) * F(q[i * D + c]);
       memcpy(s + (j + r) * width<F>, out + r * slots, rows * sizeof(F));
     }
   }
+}
+
+// Vectors of numbers of F from a row, `wide` of them side by side. Of bfloat16 a load gives two, the numbers at even places and those
+// at odd ones, which takes half the instructions; `in_order` undoes it.
+template <class F, int wide, class E>
+inline void read_wide(const E* from, Vector<F>* x) {
+  constexpr int N = Lanes<F>::N;
+  int n = 0;
+  for (; is_bfloat16<const E*> && n + 1 < wide; n += 2) {
+    Integers<F> pairs;
+    memcpy(&pairs, from + n * N, sizeof pairs);
+    x[n] = (Vector<F>)(pairs << 16), x[n + 1] = (Vector<F>)(pairs & -0x10000);
+  }
+  for (; n < wide; ++n) x[n] = widened<F>(from + n * N);
+}
+template <class V, int... l>
+inline void in_order(V& even, V& odd, Sequence<l...>) {
+  constexpr int N = sizeof...(l);
+  V first = __builtin_shufflevector(even, odd, (l % 2 * N + l / 2)...);
+  odd = __builtin_shufflevector(even, odd, (l % 2 * N + N / 2 + l / 2)...), even = first;
 }
 
 // o[row] = o[row] * alpha[row] + sum over keys [from, to) of p[j][row] * v[j]; `columns` is a multiple of a vector.
@@ -114,31 +148,33 @@ inline int64_t value_columns(const E* v, int64_t v_row, const F* p, const F* alp
     for (int j = from; j < to; ++j) {
       Vector<F> x[wide];
       if (more) fetch(next + j * next_row, wide * N);
-      for (int n = 0; n < wide; ++n) x[n] = widened<F>(v + j * v_row + c + n * N);
+      read_wide<F, wide>(v + j * v_row + c, x);
       for (int i = 0; i < rows; ++i) {
         Vector<F> y = splat(p[j * width<F> + i]);
         for (int n = 0; n < wide; ++n) sum[i][n] += y * x[n];
       }
     }
-    for (int i = 0; i < rows; ++i)
+    for (int i = 0; i < rows; ++i) {
+      for (int n = 0; is_bfloat16<const E*> && n + 1 < wide; n += 2) in_order(sum[i][n], sum[i][n + 1], typename UpTo<N>::Type());
       for (int n = 0; n < wide; ++n) {
         F* at = o + i * columns + c + n * N;
         store(at, load(at) * splat(alpha[i]) + sum[i][n]);
       }
+    }
   }
   return c;
 }
 
 template <int rows, class F, class E>
 [[gnu::noinline]] void value_rows(const E* v, int64_t v_row, const F* p, const F* alpha, F* o, int64_t columns, int from, int to, bool more) {
-  constexpr int wide = rows > 2 ? 2 : 4;
+  constexpr int wide = rows > 2 && REGARD_REGISTERS == 16 ? 2 : 4;
   int64_t c = value_columns<rows, wide>(v, v_row, p, alpha, o, 0, columns, from, to, more);
   value_columns<rows, 1>(v, v_row, p, alpha, o, c, columns, from, to, more);
 }
 
 // Rows by fours, and what is left.
-template <class F, class E>
-void score_few(int rows, const E* k, int64_t k_row, const F* q, int64_t D, F* s, int from, int to, bool more) {
+template <class F, class E, class Q>
+void score_few(int rows, const E* k, int64_t k_row, const Q* q, int64_t D, F* s, int from, int to, bool more) {
   for (; rows >= 4 && few<F> >= 4; rows -= 4, q += 4 * D, s += 4) score_rows<few<F> >= 4 ? 4 : 1, few<F> >= 4 ? 4 : 1>(k, k_row, q, D, s, from, to, more);
   if (rows == 3 && few<F> >= 4) score_rows<few<F> >= 4 ? 3 : 1, few<F> >= 4 ? 4 : 1>(k, k_row, q, D, s, from, to, more);
   if (rows == 2 && few<F> >= 2) score_rows<few<F> >= 2 ? 2 : 1, few<F> >= 2 ? 2 : 1>(k, k_row, q, D, s, from, to, more);

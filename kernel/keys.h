@@ -1,6 +1,7 @@
-// One block of keys: its rows as they lie or copied, in pieces where matrix tiles multiply, and its scores for a panel.
+// One block of keys: its rows as they lie or copied, in pieces where those are multiplied, and its scores for a panel.
 #pragma once
-#include "panel.h"
+#include "matrix.h"
+#include "pairs.h"
 
 namespace regard {
 namespace {
@@ -10,6 +11,7 @@ struct Keys {
   const F* rows;
   int64_t row;  // distance of one from the next
   F* copy;      // where rows are that could not stay where they lie
+  F* others;    // scores of what pieces cannot be taken of, in place of those that they gave
   Cut cut;
 
   // Memory, as take(bytes) gives it. Copied rows are `columns` long.
@@ -27,20 +29,18 @@ struct Keys {
     held = at;
     const int64_t count = p.S - at < block ? p.S - at : block;
     rows = get_block(p.key, key_rows + at * p.key.row, count, p.D, columns, copy, &row, more);
-    if constexpr (has_matrix<F>)
+    if constexpr (has_pieces<F>)
       if (cut.keys)
-        strange = with_pieces(cut.keys, [&](auto n) { return cut_keys<n.pieces>(rows, row, count, p.D, steps_of(p) * depth, pieces_of_rows); });
+        strange = with_pieces(cut.keys, [&](auto n) { return cut_keys<n.pieces>(rows, row, count, p.D, key_length(p), pieces_of_rows); });
   }
 
   // Bare scores of a panel's rows and keys [from, to) of the block, and maybe of some around them.
   void scores(const Problem& p, const Panel<F>& panel, F* s, int from, int to) const {
     const Pieces<F>& piece = pieces<F>(panel.rows);
-    if constexpr (has_matrix<F>)
+    if constexpr (has_pieces<F>)
       if (cut.keys) {
-        const int64_t length = steps_of(p) * depth;
-        for (int j = from / depth * depth; j < to; j += depth)
-          multiply(cut, false, {pieces_of_rows + j * length, block * length, length}, {panel.query_pieces, steps_of(p) * by_lane}, 0,
-                   steps_of(p), (panel.rows - 1) / side + 1, s + j * width<F>);
+        const int64_t length = key_length(p), steps = steps_of(p);
+        multiply_keys(cut, {pieces_of_rows, block * length, length}, {panel.query_pieces, steps * by_lane}, steps, (panel.rows - 1) / side + 1, s, from, to);
         if (!(strange | panel.strange)) return;
         piece.scores(rows, row, panel.query, p.D, others, from, to);
         for (int j = from; j < to; ++j)
@@ -53,7 +53,6 @@ struct Keys {
 
  private:
   int64_t columns, held = -1;
-  F* others;
   uint16_t* pieces_of_rows;
   uint64_t strange = 0;
 };

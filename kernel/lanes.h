@@ -17,6 +17,11 @@
 #define REGARD_NAME "wide_amx"
 #define REGARD_BYTES 64
 #define REGARD_REGISTERS 32
+#elif defined(REGARD_WIDE) && defined(REGARD_PAIRS)  // ... pairs ...
+#define REGARD_NAMED(prefix) prefix##wide_bf16
+#define REGARD_NAME "wide_bf16"
+#define REGARD_BYTES 64
+#define REGARD_REGISTERS 32
 #elif defined(REGARD_WIDE)  // ... and 64-byte lanes, the text of AVX-512
 #define REGARD_NAMED(prefix) prefix##wide
 #define REGARD_NAME "wide"
@@ -25,6 +30,11 @@
 #elif defined(REGARD_MATRIX)
 #define REGARD_NAMED(prefix) prefix##amx
 #define REGARD_NAME "amx"
+#define REGARD_BYTES 64
+#define REGARD_REGISTERS 32
+#elif defined(REGARD_PAIRS)
+#define REGARD_NAMED(prefix) prefix##avx512_bf16
+#define REGARD_NAME "avx512_bf16"
 #define REGARD_BYTES 64
 #define REGARD_REGISTERS 32
 #elif defined(__AVX512F__)
@@ -46,6 +56,10 @@
 #else
 #define REGARD_REGISTERS 16
 #endif
+#endif
+
+#if defined(REGARD_MATRIX) || defined(REGARD_PAIRS)
+#define REGARD_PIECES  // numbers are cut (pieces.h)
 #endif
 
 namespace regard {
@@ -117,9 +131,30 @@ inline void transpose(Vector<F>* x) {
 template <class V>
 inline V larger(V a, V b) { return a > b ? a : b; }
 
+// sum + the products of two numbers of bfloat16 by two in each lane: twice the work of a product of floats in the same time (Zen 4),
+// and as exact. Subnormal numbers may count as 0.
+constexpr bool has_pairs =
+#if defined(REGARD_PAIRS)
+    true;
+inline Vector<float> add_pairs(Vector<float> sum, Integers<float> x, Integers<float> y) {
+#if defined(__AVX512BF16__)
+  return (Vector<float>)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
+#else  // the same in plain code, for tests on other machines
+  auto low = [](Integers<float> pairs) { return (Vector<float>)(pairs << 16); };
+  auto high = [](Integers<float> pairs) { return (Vector<float>)(pairs & -0x10000); };
+  return sum + high(x) * high(y) + low(x) * low(y);
+#endif
+}
+#else
+    false;
+#endif
+
 // Whether a bit is set in any lane.
 template <class I>
 inline bool any(I x) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof x == 64) return _mm512_test_epi64_mask((__m512i)x, (__m512i)x) != 0;
+#endif
 #if defined(__AVX__)
   if constexpr (sizeof x == 32) return !_mm256_testz_si256((__m256i)x, (__m256i)x);
 #endif

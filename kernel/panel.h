@@ -1,6 +1,6 @@
 // A panel: up to three vectors of query rows, what they may attend, and how numbers get into lanes and blocks.
 #pragma once
-#include "matrix.h"
+#include "pieces.h"
 #include "softmax.h"
 
 namespace regard {
@@ -66,7 +66,7 @@ struct Panel {
   int64_t begin, end;              // keys that any of its rows may attend ...
   int64_t inner_begin, inner_end;  // ... and that all may, as far as ranges say
   F* query;                        // by lane
-  uint16_t* query_pieces;          // the same for matrix tiles (matrix.h), where they multiply
+  uint16_t* query_pieces;          // the same in pieces (pieces.h), where those are multiplied
   uint64_t strange;                // rows that they do not take, a bit each
 
   bool outside(int64_t at) const { return at >= end || at + block <= begin; }
@@ -88,7 +88,7 @@ struct Panel {
       if (r.end < inner_end) inner_end = r.end;
     }
     pack_lanes(p, p.query, row, rows, p.D, p.scale < 0 ? F(-1) : F(1), query, scratch);
-    if constexpr (has_matrix<F>)
+    if constexpr (has_pieces<F>)
       if (cut_of(p).keys) strange = cut_queries(p, query, (rows - 1) / Lanes<F>::N + 1, query_pieces);
   }
 };

@@ -14,12 +14,13 @@ bool are_few(const Problem& p) { return p.H / p.G * p.T <= few<F>; }
 template <class F>
 bool is_few(const Problem& p) { return are_few<F>(p) && !p.by_lane; }
 
-// Panels that share one pass over the keys: as many as keep queries and outputs within the second-level cache, which is larger where
-// there are matrix tiles; cutting keys and values is paid for by more rows then.
+// Panels that share one pass over the keys: as many as keep queries and outputs within the second-level cache (1 MiB or more in most
+// machines with AVX-512, 2 where there are matrix tiles); copying or cutting a block of keys is shared by more rows then.
 template <class F>
 int64_t panels_per_unit(const Problem& p) {
-  const bool cut = cut_of(p).keys;
-  int64_t bytes = (p.D + p.V + 8) * width<F> * int64_t(sizeof(F)), panels = (cut ? 512 : 160) * 1024 / bytes, most = cut ? 12 : 8;
+  constexpr bool large = REGARD_BYTES == 64;
+  const int64_t room = cut_of(p).values ? 512 : large ? 384 : 160, most = large ? 12 : 8;
+  int64_t bytes = (p.D + p.V + 8) * width<F> * int64_t(sizeof(F)), panels = room * 1024 / bytes;
   return panels < 1 ? 1 : panels > most ? most : panels;
 }
 
@@ -33,6 +34,7 @@ struct Space {
     bool faint[width<F>];     // attends a value that matrix tiles may have taken for 0
     F *output, *peak, *sum;
     F *query_rows, *output_rows;  // row-major, where rows are few
+    Bfloat16* query_halves;       // the same as they lie, where pairs of them are multiplied
   };
   int64_t panels, columns;
   int64_t value_rows;  // columns of values in whole pairs of matrix tiles
@@ -59,9 +61,10 @@ struct Space {
     auto pieces = [&](int64_t n) { return reinterpret_cast<uint16_t*>(take(n * sizeof(uint16_t))); };
     s.value_pieces = pieces(s.keys.cut.values * s.value_rows * block);
     s.weight_pieces = pieces(s.keys.cut.weights * block / depth * by_lane);
-    s.product = numbers(s.keys.cut.keys ? 2 * side * width<F> : 0);
+    s.product = numbers(s.keys.cut.values ? 2 * side * width<F> : 0);
     uint16_t* query_pieces = pieces(s.panels * query_room(p));
     F* rows = numbers(is_few<F>(p) ? few<F> * (p.D + s.columns) : 0);
+    uint16_t* halves = pieces(has_pairs && is_few<F>(p) ? few<F> * p.D : 0);
     char* first = take(s.panels * (p.D + s.columns + 2) * width<F> * sizeof(F));
     if (!space) return used;
     *space = s;
@@ -73,7 +76,7 @@ struct Space {
       q.peak = next, next += width<F>;
       q.sum = next, next += width<F>;
       q.query_pieces = query_pieces + i * query_room(p);
-      q.query_rows = rows, q.output_rows = rows + few<F> * p.D;  // there is one panel then
+      q.query_rows = rows, q.output_rows = rows + few<F> * p.D, q.query_halves = reinterpret_cast<Bfloat16*>(halves);  // of the one panel
     }
     return used;
   }

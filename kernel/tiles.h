@@ -13,9 +13,10 @@ constexpr int step = REGARD_REGISTERS == 32 ? 8 : 4;
 constexpr int block = 64;  // keys that are handled together; one bit a key in a word
 template <class F> constexpr int width = 3 * Lanes<F>::N;  // lanes of a panel
 
-// s[j] = k[j] . q for keys [from, to), multiples of step. k has rows of D numbers; q and s are laid out by lane.
-template <int vectors, class F>
-[[gnu::noinline]] void score_tile(const F* k, int64_t k_row, const F* q, int64_t D, F* s, int from, int to) {
+// s[j] = k[j] . q, or s[j] += k[j] . q where there is `more` than numbers up to here, for keys [from, to), multiples of step, and
+// D numbers of them. q and s are laid out by lane.
+template <int vectors, bool more, class F>
+[[gnu::noinline]] void score_stretch(const F* k, int64_t k_row, const F* q, int64_t D, F* s, int from, int to) {
   constexpr int N = Lanes<F>::N;
   for (int j = from; j < to; j += step) {
     Vector<F> sum[step][vectors] = {};
@@ -30,8 +31,20 @@ template <int vectors, class F>
       }
     }
     for (int r = 0; r < step; ++r)
-      for (int v = 0; v < vectors; ++v) store(s + (j + r) * width<F> + v * N, sum[r][v]);
+      for (int v = 0; v < vectors; ++v) {
+        F* at = s + (j + r) * width<F> + v * N;
+        store(at, more ? load(at) + sum[r][v] : sum[r][v]);
+      }
   }
+}
+
+// s[j] = k[j] . q for keys [from, to). Some short sums lose less to rounding than one long sum.
+template <int vectors, class F>
+void score_tile(const F* k, int64_t k_row, const F* q, int64_t D, F* s, int from, int to) {
+  const int64_t stretch = D < 64 ? 32 : D < 128 ? D / 2 : 64;
+  score_stretch<vectors, false>(k, k_row, q, D < stretch ? D : stretch, s, from, to);
+  for (int64_t d = stretch; d < D; d += stretch)
+    score_stretch<vectors, true>(k + d, k_row, q + d * width<F>, D - d < stretch ? D - d : stretch, s, from, to);
 }
 
 // o[c] = o[c] * alpha + sum over keys [from, to) of v[j][c] * p[j], for `columns` columns, a multiple of step. The block's own

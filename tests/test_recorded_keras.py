@@ -309,14 +309,15 @@ def test_encoder_and_decoder():
 def test_layers_in_layers_and_models():
     x = keras.Input((None, WIDTH))
     inner = keras.Model(x, Block(name="inside")(x), name="inner")
-    outer = keras.Sequential([keras.Input((None, WIDTH)), inner, Block(name="block"), inner])
+    parts = [keras.Input((None, WIDTH)), inner, Block(name="block"), inner]
+    outer = keras.Sequential(parts, name="outer")
     outer = sharpened(outer)
     given = normal(ITEMS, TOKENS, WIDTH)
     seen, answer = seen_in(outer, given)
     assert (answer == numbers(outer(given))).all()
     assert seen.check().verified
     names = [layer.name for layer in seen.layers]
-    assert names == ["inside/attention", "sequential/block/attention", "inside/attention"]
+    assert names == ["inside/attention", "outer/block/attention", "inside/attention"]
     assert [layer.number for layer in seen.layers] == [0, 1, 0]
     bare(outer)
     seen.tokens = [[f"w{n}" for n in range(TOKENS)]] * ITEMS

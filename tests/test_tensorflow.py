@@ -125,6 +125,8 @@ def in_tensorflow(judge, query, key, value, options):
     wide = np.float64 if query.dtype == np.float64 else np.float32
     q, k, v = (tf.cast(x, wide) for x in (query, key, value))
     k, v = (tf.repeat(x, q.shape[-3] // x.shape[-3], -3) for x in (k, v))
+    batch = judge.scores.shape[:-2]  # products of TensorFlow 2.21 must not repeat it (lowered.py)
+    q, k, v = (tf.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (q, k, v))
     scores = tf.matmul(q, k, transpose_b=True) * wide(judge.scale)
     if cap := options.get("softcap"):
         scores = cap * tf.tanh(scores / wide(cap))

@@ -150,7 +150,11 @@ def take(dense: Any, rows: Any) -> Any:
 def by_group(call: Lowered, rows: Any, shared: Any, transposed: bool = False) -> Any:
     """(B…, H, R, n) @ (B…, G, n, m): heads that share a factor are stacked, it is not copied."""
     count = size(rows, -2)
-    product = tf.matmul(_stacked(call, rows, shared), shared, transpose_b=transposed)
+    stacked = _stacked(call, rows, shared)
+    # A product that repeats a batch axis itself writes where it may not, on some processors (2.21).
+    if stacked.shape[:-3] != shared.shape[:-3]:
+        shared = tf.broadcast_to(shared, [*call.batch, *(size(shared, n) for n in (-3, -2, -1))])
+    product = tf.matmul(stacked, shared, transpose_b=transposed)
     return tf.reshape(product, [*call.batch, call.heads, count, size(product, -1)])
 
 
