@@ -11,6 +11,7 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <xmmintrin.h>
 #endif
 #if defined(REGARD_AMX)
 #include <sys/syscall.h>
@@ -119,6 +120,18 @@ char* workspace(size_t bytes) {
   return space.of(bytes);
 }
 
+// Subnormal numbers count while this lives, whatever a library has told the caller's thread (PyTorch's set_flush_denormal, say): which
+// thread computes a row must not show.
+struct Subnormals {
+#if defined(__x86_64__)
+  const unsigned before = _mm_getcsr();
+  Subnormals() { _mm_setcsr(before & ~0x8040u); }
+  ~Subnormals() { _mm_setcsr(before); }
+#else
+  Subnormals() {}
+#endif
+};
+
 // Runs work(i) for all i below count; false where poll() stopped it. An item that finds no memory, on whatever thread, ends the
 // whole; the caller alone throws, once nobody is at work any more.
 template <class Work>
@@ -127,6 +140,7 @@ bool spread(int64_t count, int threads, bool (*poll)(), const Work& work) {
   bool whole = run_items(
       count, threads,
       [](void* c, int64_t i) {
+        const Subnormals count;
         try {
           static_cast<Context*>(c)->work(i);
         } catch (const std::bad_alloc&) {

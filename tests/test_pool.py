@@ -150,6 +150,25 @@ def test_workers_sent_off_a_core_are_as_free_as_before_and_pinned_ones_stay():
     assert fresh(code) == "good\n"
 
 
+def test_subnormal_numbers_count_on_every_thread():
+    """A library may tell a thread to take them for 0, and threads inherit that or do not."""
+    code = """
+    import numpy as np, regard, torch
+    random = np.random.default_rng(0)
+    q, k = (random.standard_normal((2, 3, 211, 29)).astype("f2") for _ in range(2))
+    v = np.full((2, 3, 211, 29), 6e-7, "f2")
+    answers = set()
+    for flush in (False, True):
+        torch.set_flush_denormal(flush)
+        for count in (1, 2, 3):
+            with regard.threads(count):
+                answers.add(regard.attention(q, k, v).tobytes())
+    assert torch.set_flush_denormal(False)
+    print(len(answers), regard.attention(q, k, v).max() > 0)
+    """
+    assert fresh(code) == "1 True\n"
+
+
 def test_fewer_threads_than_asked_for():
     """Where the system gives no more threads, those there are do the work."""
     code = """
