@@ -166,8 +166,8 @@ struct Block {
 // Scores of few rows. What pairs do not take is computed without them, row by row.
 template <class F>
 void few_scores(const Problem& p, const Space<F>& s, const typename Space<F>::Rows& panel, const Block<F>& b, int from, int to) {
-  auto multiply = [&](auto keys, auto queries, F* to_) {
-    score_few<F>(panel.rows, keys, b.key_row, queries, p.D, to_, from, to, b.more && b.keys != s.keys.copy);
+  auto multiply = [&](auto keys, auto queries, F* into) {
+    score_few<F>(panel.rows, keys, b.key_row, queries, p.D, into, from, to, b.more && b.keys != s.keys.copy);
   };
   with_rows<F>(b.keys, b.key_type, [&](auto keys) {
     if constexpr (has_pairs && is_bfloat16<decltype(keys)>)
@@ -175,10 +175,7 @@ void few_scores(const Problem& p, const Space<F>& s, const typename Space<F>::Ro
         multiply(keys, panel.query_halves, s.scores);
         if (!panel.strange) return;
         multiply(keys, panel.query_rows, s.keys.others);
-        for (int j = from; j < to; ++j)
-          for (int i = 0; i < panel.rows; ++i)
-            if (panel.strange >> i & 1) s.scores[j * width<F> + i] = s.keys.others[j * width<F> + i];
-        return;
+        return s.keys.take_others(panel, 0, s.scores, from, to);
       }
     multiply(keys, panel.query_rows, s.scores);
   });

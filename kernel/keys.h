@@ -11,7 +11,7 @@ struct Keys {
   const F* rows;
   int64_t row;  // distance of one from the next
   F* copy;      // where rows are that could not stay where they lie
-  F* others;    // scores of what pieces cannot be taken of, in place of those that they gave
+  F* others;    // a block's scores without pieces, where some need that
   Cut cut;
 
   // Memory, as take(bytes) gives it. Copied rows are `columns` long.
@@ -34,6 +34,13 @@ struct Keys {
         strange = with_pieces(cut.keys, [&](auto n) { return cut_keys<n.pieces>(rows, row, count, p.D, key_length(p), pieces_of_rows); });
   }
 
+  // Scores of keys and rows that hold what pieces cannot be taken of are those of `others`.
+  void take_others(const Panel<F>& panel, uint64_t strange_keys, F* s, int from, int to) const {
+    for (int j = from; j < to; ++j)
+      for (int i = 0; i < panel.rows; ++i)
+        if ((strange_keys >> j | panel.strange >> i) & 1) s[j * width<F> + i] = others[j * width<F> + i];
+  }
+
   // Bare scores of a panel's rows and keys [from, to) of the block, and maybe of some around them.
   void scores(const Problem& p, const Panel<F>& panel, F* s, int from, int to) const {
     const Pieces<F>& piece = pieces<F>(panel.rows);
@@ -43,10 +50,7 @@ struct Keys {
         multiply_keys(cut, {pieces_of_rows, block * length, length}, {panel.query_pieces, steps * by_lane}, steps, (panel.rows - 1) / side + 1, s, from, to);
         if (!(strange | panel.strange)) return;
         piece.scores(rows, row, panel.query, p.D, others, from, to);
-        for (int j = from; j < to; ++j)
-          for (int i = 0; i < panel.rows; ++i)
-            if ((strange >> j | panel.strange >> i) & 1) s[j * width<F> + i] = others[j * width<F> + i];
-        return;
+        return take_others(panel, strange, s, from, to);
       }
     piece.scores(rows, row, panel.query, p.D, s, from, to);
   }

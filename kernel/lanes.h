@@ -133,9 +133,8 @@ inline V larger(V a, V b) { return a > b ? a : b; }
 
 // sum + the products of two numbers of bfloat16 by two in each lane: twice the work of a product of floats in the same time (Zen 4),
 // and as exact. Subnormal numbers may count as 0.
-constexpr bool has_pairs =
 #if defined(REGARD_PAIRS)
-    true;
+constexpr bool has_pairs = true;
 inline Vector<float> add_pairs(Vector<float> sum, Integers<float> x, Integers<float> y) {
 #if defined(__AVX512BF16__)
   return (Vector<float>)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
@@ -146,7 +145,7 @@ inline Vector<float> add_pairs(Vector<float> sum, Integers<float> x, Integers<fl
 #endif
 }
 #else
-    false;
+constexpr bool has_pairs = false;
 #endif
 
 // Whether a bit is set in any lane.

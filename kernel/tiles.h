@@ -13,9 +13,9 @@ constexpr int step = REGARD_REGISTERS == 32 ? 8 : 4;
 constexpr int block = 64;  // keys that are handled together; one bit a key in a word
 template <class F> constexpr int width = 3 * Lanes<F>::N;  // lanes of a panel
 
-// s[j] = k[j] . q, or s[j] += k[j] . q where there is `more` than numbers up to here, for keys [from, to), multiples of step, and
-// D numbers of them. q and s are laid out by lane.
-template <int vectors, bool more, class F>
+// s[j] = k[j] . q, or `onto` what is there s[j] += k[j] . q, for keys [from, to), multiples of step. k has rows of D numbers; q and
+// s are laid out by lane.
+template <int vectors, bool onto, class F>
 [[gnu::noinline]] void score_stretch(const F* k, int64_t k_row, const F* q, int64_t D, F* s, int from, int to) {
   constexpr int N = Lanes<F>::N;
   for (int j = from; j < to; j += step) {
@@ -33,7 +33,7 @@ template <int vectors, bool more, class F>
     for (int r = 0; r < step; ++r)
       for (int v = 0; v < vectors; ++v) {
         F* at = s + (j + r) * width<F> + v * N;
-        store(at, more ? load(at) + sum[r][v] : sum[r][v]);
+        store(at, onto ? load(at) + sum[r][v] : sum[r][v]);
       }
   }
 }

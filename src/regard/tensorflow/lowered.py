@@ -151,7 +151,7 @@ def by_group(call: Lowered, rows: Any, shared: Any, transposed: bool = False) ->
     """(B…, H, R, n) @ (B…, G, n, m): heads that share a factor are stacked, it is not copied."""
     count = size(rows, -2)
     stacked = _stacked(call, rows, shared)
-    # A product that repeats a batch axis itself writes where it may not, on some processors (2.21).
+    # TensorFlow 2.21, left to repeat a batch axis itself, writes out of bounds on some processors.
     if stacked.shape[:-3] != shared.shape[:-3]:
         shared = tf.broadcast_to(shared, [*call.batch, *(size(shared, n) for n in (-3, -2, -1))])
     product = tf.matmul(stacked, shared, transpose_b=transposed)
