@@ -8,6 +8,10 @@
 namespace regard {
 namespace {
 
+// Two vectors side by side, one lane further on.
+template <class V, int... l>
+inline V next_lanes(V a, V b, Sequence<l...>) { return __builtin_shufflevector(a, b, (l + 1)...); }
+
 // Adds one panel's weights for a block to the block's sums, and to each row's Σ w log2 w and Σ w on keys of its own id and behind one.
 // `keep`: scores become weights, as in `rebuild`.
 template <int vectors, class F>
@@ -16,7 +20,7 @@ template <int vectors, class F>
   constexpr int N = Lanes<F>::N;
   using V = Vector<F>;
   const V zero = splat(F(0)), least = splat(F(-2000));  // w log w is 0 long before that
-  V sum[vectors] = {}, own[vectors] = {}, after[vectors] = {}, counted[vectors];
+  V sum[vectors] = {}, own[vectors] = {}, after[vectors] = {}, along[vectors] = {}, counted[vectors];
   Integers<F> ids[vectors];
   for (int v = 0; v < vectors; ++v) counted[v] = load(panel.counted + v * N), memcpy(&ids[v], panel.id + v * N, sizeof ids[v]);
   for (int j = from; j < to; ++j) {
@@ -32,16 +36,18 @@ template <int vectors, class F>
       sum[v] += product;
       w = counted[v] > zero ? w : zero;
       together += w;
-      F* at = s.by_distance + j + v * N;
-      store(at, load(at) + w);
+      // Sums of the distances from j on; the first is complete then, and the others come one lane nearer.
+      along[v] = next_lanes(along[v], v + 1 < vectors ? along[v + 1] : zero, typename UpTo<N>::Type()) + w;
       if (key_ids) {
         own[v] += ids[v] == Integers<F>{} + key_ids[j] ? w : zero;
         after[v] += ids[v] == Integers<F>{} + key_ids[j - 1] ? w : zero;
       }
     }
+    s.by_distance[j] = along[0][0];
     F* at = s.by_key + j * N;
     store(at, load(at) + together);
   }
+  for (int v = 0; v < vectors; ++v) store(s.by_distance + to - 1 + v * N, along[v]);
   for (int v = 0; v < vectors; ++v) store(spread + v * N, sum[v]), store(same + v * N, own[v]), store(behind + v * N, after[v]);
 }
 
@@ -84,9 +90,8 @@ void sum_block(const Problem& p, const Sums& out, const Space<F>& s, int n, cons
   if (!block_scores(p, s, panel, e, key_rows, at, &all, &from, &to)) return;
   const Words<F>* words = all ? nullptr : s.words;
   F parts[width<F>], own[width<F>], after[width<F>];
-  memset(s.by_distance, 0, (block + width<F>) * sizeof(F));
   shapes[(panel.rows - 1) / Lanes<F>::N](s, panel, e.factor, words, key_ids, parts, own, after, out.top || out.map, from, to);
-  if (out.top) rank_block(p, s, panel, s.best(n), *out.top, at, words, from, to);
+  if (out.top) rank_block<false>(p, s, panel, s.best(n), *out.top, at, words, from, to);
   if (out.map) cells[n].add(p, *out.map, panel, s.scores, words, at, from, to);
   for (int i = 0; i < panel.rows; ++i) spread[i] += parts[i];
   for (int i = 0; key_ids && i < panel.rows; ++i) totals.same += own[i], totals.behind += after[i];
@@ -178,7 +183,7 @@ void top(const Problem& p, const Top& out, const HeadRows& rows, char* workspace
       if (!block_scores(p, s, panel, e, key_rows, at, &all, &from, &to)) continue;
       const Words<F>* words = all ? nullptr : s.words;
       pieces<F>(panel.rows).rebuild(s.scores, e.factor, panel.lse, words, from, to);
-      rank_block(p, s, panel, best, out, at, words, from, to);
+      (out.beyond ? rank_block<true, F> : rank_block<false, F>)(p, s, panel, best, out, at, words, from, to);
     }
     write_best(p, panel, best, out, rows.item, rows.head);
   }

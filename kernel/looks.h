@@ -19,7 +19,7 @@ struct Rows : Panel<F> {
   int64_t last;                                 // the number of the row in lane 0
 };
 
-// The best keys of each lane so far, sorted: (k, width) each. A rank of -inf: there is none.
+// The best keys of each lane so far, sorted: (k, width) each. A rank of -inf: there is none. Weights are kept where ranks are not them.
 template <class F>
 struct Best {
   int64_t size;
@@ -27,7 +27,7 @@ struct Best {
   typename Lanes<F>::Bits* key;
 
   const Best& none() const {
-    for (int64_t n = 0; n < size; ++n) rank[n] = -INFINITY, weight[n] = 0;
+    for (int64_t n = 0; n < size; ++n) rank[n] = -INFINITY;
     return *this;
   }
 };
@@ -42,7 +42,6 @@ struct Space {
   Words<F>* words;
   F *received, *key_share[2], *along, *step_share[2];  // for lift: totals, and 1 / (count - 1), 1 / count
   Scratch<F> scratch() const { return {scores, bias, &keys, words}; }
-  F *rank;                                      // (block, width)
   Best<F> first;                                // of the first panel; the others' lie behind
   Best<F> best(int n) const { return {first.size, first.rank + n * first.size, first.weight + n * first.size, first.key + n * first.size}; }
 
@@ -60,7 +59,7 @@ struct Space {
     auto* query_pieces = reinterpret_cast<uint16_t*>(take(panels * query_room(p) * sizeof(uint16_t)));
     s.by_key = numbers(block * Lanes<F>::N), s.by_distance = numbers(block + width<F>);
     if (k) {
-      s.rank = numbers(block * width<F>), s.first.size = k * width<F>;
+      s.first.size = k * width<F>;
       s.first.rank = numbers(panels * s.first.size), s.first.weight = numbers(panels * s.first.size);
       s.first.key = reinterpret_cast<typename Lanes<F>::Bits*>(take(panels * s.first.size * sizeof(F)));
       int64_t keys = rounded_up(p.S, block);

@@ -9,6 +9,8 @@ namespace {
 inline int64_t cell_of(int64_t position, int64_t size, int64_t cells) { return ((position + 1) * cells - 1) / size; }
 inline int64_t cell_end(int64_t cell, int64_t size, int64_t cells) { return (cell + 1) * size / cells; }
 
+inline double larger_or_nan(double a, double b) { return a > b || a != a ? a : b; }
+
 // Each lane's sum and largest over keys [from, to) of a tile of weights. A NaN stays one.
 template <int vectors, class F>
 [[gnu::noinline]] void gather(const F* weights, F* sums, F* largest, int from, int to) {
@@ -46,14 +48,20 @@ struct Cells {
       past = past < end ? past : end;
       F sums[width<F>], most[width<F>];
       shapes[(panel.rows - 1) / Lanes<F>::N](weights, sums, most, int(j), int(past));
-      for (int i = 0; i < panel.rows; ++i) {
-        if (panel.counted[i] == 0) continue;
-        int64_t pairs = words ? __builtin_popcountll(words->row[i] & range_word(j, past)) : past - j;
+      for (int i = 0, first = 0; i < panel.rows; first = i) {  // rows of one cell together
+        double sum = 0, peak = -INFINITY;
+        int64_t pairs = 0;
+        for (; i < panel.rows && total[i] == total[first]; ++i) {
+          const int64_t own = words ? __builtin_popcountll(words->row[i] & range_word(j, past)) : past - j;
+          if (panel.counted[i] == 0 || !own) continue;
+          sum += sums[i], pairs += own;
+          peak = larger_or_nan(most[i], peak);
+        }
         if (!pairs) continue;
-        number_at(map.total, total[i], column) += sums[i];
-        double& so_far = number_at(map.largest, largest[i], column);
-        if (!(most[i] <= so_far)) so_far = most[i];
-        integer_at(map.count, count[i], column) += pairs;
+        number_at(map.total, total[first], column) += sum;
+        double& so_far = number_at(map.largest, largest[first], column);
+        so_far = larger_or_nan(peak, so_far);
+        integer_at(map.count, count[first], column) += pairs;
       }
     }
   }

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from test_look import CASES, H, S, T, arrays, naive_baseline, naive_by_distance, some_padding
 
-import regard
 from regard.core import indexing, passes, tiles
 from regard.core.attention import look
 from regard.core.look import Look
@@ -135,8 +134,18 @@ def naive_top(rank, ranked, k):
 
 @pytest.mark.parametrize("by", ["weight", "lift"])
 def test_top(case, by):
-    for k in (1, 4, 20):
+    for k in (1, 4, 71):
         check_top(*case[:2], k, by)
+
+
+@pytest.mark.parametrize("by", ["weight", "lift"])
+@pytest.mark.parametrize("k", [13, 59, 67])
+def test_top_of_many_keys(k, by):
+    """More keys than places, some of them alike; short and long lists are kept in two ways."""
+    query, key, value = arrays(rows=53, keys=211)
+    key[..., 100:200, :] = key[..., :100, :]
+    seen = look(query, key, value, causal=True, query_offset=97)
+    check_top(seen, steps(query, key, value, causal=True, query_offset=97), k, by)
 
 
 def check_top(seen, true, k, by):
@@ -153,7 +162,7 @@ def check_top(seen, true, k, by):
         assert_allclose(found.baseline, np.where(none, np.nan, taken[1]), **TIGHT)
 
 
-@pytest.mark.parametrize("k", [1, 4, 20])
+@pytest.mark.parametrize("k", [1, 4, 71])
 def test_top_and_sums_in_one_pass(case, k):
     seen = case[0]
     seen.__dict__.pop("sums", None)
@@ -280,6 +289,8 @@ def test_a_row_that_is_not_finite_shows_in_its_row():
     assert np.isnan(seen.top(2).weights[0, 0, 3]).all()
     assert_array_equal(seen.top(2).positions[0, 0, 3], [0, 1])
     assert np.isfinite(seen.top(2).weights[0, 0, 4]).all()
+    for how in ("mean", "max"):  # also where finite rows of its cell come after it
+        assert_array_equal(np.isnan(seen.map(2, 1, how=how)[0, 0]), [[True], [False]])
     assert seen.check().verified
 
 

@@ -4,6 +4,7 @@ Weights are rebuilt tile by tile from lse and none is kept. Rows of padding (`re
 nowhere but in `entropy` and in each row's own keys.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -104,10 +105,11 @@ def together(
 def beside_others(best: tuple[Array, Array], real: Array | None, sums: Sums) -> Top:
     """Weights and positions of all rows' keys, with what the other rows give them."""
     weights, positions = best
-    found, at = positions >= 0, np.maximum(positions, 0)
-    given, times = (
-        np.take_along_axis(total[..., None, :], at, -1) for total in (sums.received, sums.seen)
-    )
+    found, *lead, keys = positions >= 0, *sums.seen.shape
+    heads = np.arange(math.prod(lead)).reshape(*lead, 1, 1)
+    # By number in the whole array: several times as fast as NumPy's indexing along an axis.
+    at = np.maximum(positions, 0) + heads * keys
+    given, times = sums.received.take(at), sums.seen.take(at)
     counted = found if real is None else found & real[..., None, :, None]
     beside = np.where(found, others(given, times, weights, counted), np.nan)
     return Top(weights, beside.astype(weights.dtype), positions)
