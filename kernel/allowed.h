@@ -50,37 +50,6 @@ inline uint64_t segment_word(const char* segments, int64_t stride, int64_t segme
   return word;
 }
 
-// The biases of one row for a block's keys, into one lane of the panel. Clears the bits of keys that -inf excludes; sets `bad`
-// where one that is +inf or NaN is attended. A finite number stays finite: one beyond the type's range is its last.
-template <class F, class B>
-inline uint64_t bias_lane(const char* bias, int64_t stride, uint64_t word, int count, F* lane, bool& bad, double (*as)(B)) {
-  for (int j = 0; j < count; ++j) {
-    B stored;
-    memcpy(&stored, bias + j * stride, sizeof stored);
-    double exact = as(stored);
-    F x = F(exact);
-    if (!(exact - exact == 0)) {
-      if (exact == -INFINITY) word &= ~(uint64_t(1) << j);
-      else bad |= (word >> j) & 1;
-    } else if (!(x - x == 0)) {
-      x = F(exact < 0 ? -3.4028234663852886e38 : 3.4028234663852886e38);
-    }
-    lane[j * width<F>] = x;
-  }
-  return word;
-}
-
-template <class F>
-uint64_t bias_lane(const Problem& p, const char* bias, uint64_t word, int count, F* lane, bool& bad) {
-  int64_t stride = p.bias.column;
-  switch (p.bias.type) {
-    case float64: return bias_lane<F, double>(bias, stride, word, count, lane, bad, [](double x) { return x; });
-    case float16: return bias_lane<F, uint16_t>(bias, stride, word, count, lane, bad, [](uint16_t x) { return double(from_float16(x)); });
-    case bfloat16: return bias_lane<F, uint16_t>(bias, stride, word, count, lane, bad, [](uint16_t x) { return double(from_bfloat16(x)); });
-    default: return bias_lane<F, float>(bias, stride, word, count, lane, bad, [](float x) { return double(x); });
-  }
-}
-
 // What one panel's rows may attend of one block.
 template <class F>
 struct Words {
@@ -110,27 +79,68 @@ inline Integers<F> may_attend(const Words<F>& words, int key, int vector) {
   return (bits << (size - 1 - key % size)) < 0;
 }
 
-// The biases of a panel's rows for a block's keys, by lane; clears bits as above. Most biases are numbers of F in a row, and
-// finite: those need no second look.
+// One row's biases for a block's keys. A finite number stays finite: one beyond the type's range is its last.
+template <class F>
+void read_biases(const Array& a, const char* from, int keys, F* to) {
+  read_numbers(from, a.type, a.column, keys, to);
+  for (int j = 0; sizeof(F) == 4 && a.type == float64 && j < keys; ++j) {
+    const double exact = read(from + j * a.column, float64);
+    if (exact - exact == 0 && to[j] - to[j] != 0) to[j] = F(exact < 0 ? -3.4028234663852886e38 : 3.4028234663852886e38);
+  }
+}
+
+// Clears the bits of keys that -inf excludes; sets `bad` where +inf or NaN is attended.
+template <class F>
+[[gnu::noinline]] void exclude(const F* bias, int count, int keys, Words<F>& words, bool& bad) {
+  using I = Integers<F>;
+  using Bits = typename Lanes<F>::Bits;
+  constexpr int N = Lanes<F>::N, size = 8 * sizeof(F);
+  for (int first = 0; first < keys; first += size)
+    for (int v = 0; v * N < count; ++v) {
+      I never = {}, strange = {};
+      for (int j = 0; j < size && first + j < keys; ++j) {
+        const Vector<F> x = load(bias + (first + j) * width<F> + v * N);
+        const I bit = I{} + Bits(uint64_t(1) << j);
+        never |= (x == splat(F(-INFINITY))) & bit, strange |= (x - x != splat(F(0))) & bit;
+      }
+      for (int i = 0; i < N && v * N + i < count; ++i) {
+        uint64_t& word = words.row[v * N + i];
+        const uint64_t mask = ~uint64_t(0) >> (64 - size);
+        word &= ~((uint64_t(never[i]) & mask) << first);
+        bad |= (word & (uint64_t(strange[i]) & mask) << first) != 0;
+      }
+    }
+}
+
+// The biases of a panel's rows for a block's keys, by lane.
 template <class F>
 void find_biases(const Problem& p, const Row* rows, int count, int64_t begin, int keys, Words<F>& words, F* bias, bool& bad) {
   constexpr int N = Lanes<F>::N;
+  const int columns = (keys + N - 1) / N * N;
+  const bool simple = in_place<F>(p.bias, rows[0].bias) && keys == columns;
   const char* from[width<F>] = {};
+  F copy[width<F> * block];
   for (int i = 0; i < count; ++i) {
     from[i] = rows[i].bias + begin * p.bias.column;
     for (int j = block; j < 2 * block; j += 16) __builtin_prefetch(from[i] + j * p.bias.column);
+    if (simple) continue;
+    if (i > 0 && rows[i].bias == rows[i - 1].bias) {
+      from[i] = from[i - 1];
+      continue;
+    }
+    F* to = copy + i * block;
+    read_biases(p.bias, from[i], keys, to);
+    for (int j = keys; j < columns; ++j) to[j] = 0;
+    from[i] = reinterpret_cast<const char*>(to);
   }
-  F strange[width<F>];
-  bool simple = in_place<F>(p.bias, from[0]) && keys % N == 0;
-  if (simple) {
-    squares<F>(from, count, keys, F(1), bias);
-    Vector<F> zeros[3] = {};
-    for (int j = 0; j < keys; ++j)
-      for (int v = 0; v < 3; ++v) zeros[v] += load(bias + j * width<F> + v * N) * splat(F(0));
-    for (int v = 0; v < 3; ++v) store(strange + v * N, zeros[v]);
+  squares<F>(from, count, columns, F(1), bias);
+  Vector<F> zeros[3] = {};  // 0 where all are finite, as most are
+  for (int j = 0; j < keys; ++j)
+    for (int v = 0; v < 3; ++v) zeros[v] += load(bias + j * width<F> + v * N) * splat(F(0));
+  for (int v = 0; v < 3; ++v) {
+    if (!any(zeros[v] != splat(F(0)))) continue;
+    return exclude(bias, count, keys, words, bad);
   }
-  for (int i = 0; i < count; ++i)
-    if (words.row[i] && !(simple && strange[i] == 0)) words.row[i] = bias_lane(p, from[i], words.row[i], keys, bias + i, bad);
 }
 
 // The words of a panel's rows for the block that begins at key `begin`; the panel's biases go to `bias`. Returns flags.

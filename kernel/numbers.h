@@ -74,6 +74,32 @@ static inline void write(char* to, Type type, double value) {
   }
 }
 
+// Reads `count` numbers of any type, `stride` bytes apart.
+template <class F>
+static void read_numbers(const char* from, Type type, int64_t stride, int64_t count, F* to) {
+  if (type == float32 && stride == 4)
+    for (int64_t i = 0; i < count; ++i) { float x; memcpy(&x, from + 4 * i, 4); to[i] = x; }
+  else if (type == bfloat16 && stride == 2)
+    for (int64_t i = 0; i < count; ++i) { uint16_t x; memcpy(&x, from + 2 * i, 2); to[i] = from_bfloat16(x); }
+  else if (type == float16 && stride == 2)
+    for (int64_t i = 0; i < count; ++i) { uint16_t x; memcpy(&x, from + 2 * i, 2); to[i] = from_float16(x); }
+  else
+    for (int64_t i = 0; i < count; ++i) to[i] = F(read(from + i * stride, type));
+}
+
+// Writes `count` numbers as any type, `stride` bytes apart.
+template <class F>
+static void write_numbers(const F* from, int64_t count, char* to, Type type, int64_t stride) {
+  if (type == float32 && stride == 4)
+    for (int64_t i = 0; i < count; ++i) { float x = float(from[i]); memcpy(to + 4 * i, &x, 4); }
+  else if (type == bfloat16 && stride == 2)
+    for (int64_t i = 0; i < count; ++i) { uint16_t x = to_bfloat16(float(from[i])); memcpy(to + 2 * i, &x, 2); }
+  else if (type == float16 && stride == 2)
+    for (int64_t i = 0; i < count; ++i) { uint16_t x = to_float16(float(from[i])); memcpy(to + 2 * i, &x, 2); }
+  else
+    for (int64_t i = 0; i < count; ++i) write(to + i * stride, type, from[i]);
+}
+
 static inline int64_t read_int(const char* from) { int64_t x; memcpy(&x, from, 8); return x; }
 
 // Philox4x32-10, first word (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").

@@ -8,32 +8,6 @@ namespace {
 
 inline int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Reads `count` numbers of any type, `stride` bytes apart.
-template <class F>
-void read_numbers(const char* from, Type type, int64_t stride, int64_t count, F* to) {
-  if (type == float32 && stride == 4)
-    for (int64_t i = 0; i < count; ++i) { float x; memcpy(&x, from + 4 * i, 4); to[i] = x; }
-  else if (type == bfloat16 && stride == 2)
-    for (int64_t i = 0; i < count; ++i) { uint16_t x; memcpy(&x, from + 2 * i, 2); to[i] = from_bfloat16(x); }
-  else if (type == float16 && stride == 2)
-    for (int64_t i = 0; i < count; ++i) { uint16_t x; memcpy(&x, from + 2 * i, 2); to[i] = from_float16(x); }
-  else
-    for (int64_t i = 0; i < count; ++i) to[i] = F(read(from + i * stride, type));
-}
-
-// Writes `count` numbers as any type, `stride` bytes apart.
-template <class F>
-void write_numbers(const F* from, int64_t count, char* to, Type type, int64_t stride) {
-  if (type == float32 && stride == 4)
-    for (int64_t i = 0; i < count; ++i) { float x = float(from[i]); memcpy(to + 4 * i, &x, 4); }
-  else if (type == bfloat16 && stride == 2)
-    for (int64_t i = 0; i < count; ++i) { uint16_t x = to_bfloat16(float(from[i])); memcpy(to + 2 * i, &x, 2); }
-  else if (type == float16 && stride == 2)
-    for (int64_t i = 0; i < count; ++i) { uint16_t x = to_float16(float(from[i])); memcpy(to + 2 * i, &x, 2); }
-  else
-    for (int64_t i = 0; i < count; ++i) write(to + i * stride, type, from[i]);
-}
-
 // A row of `a` for each row of a panel, by lane: to[column][lane], times `factor`. Lanes without a row are 0.
 template <class F>
 [[gnu::noinline]] void pack_lanes(const Problem& p, const Array& a, const Row* rows, int count, int64_t columns, F factor, F* to, F* scratch) {

@@ -7,27 +7,25 @@ namespace {
 
 constexpr double log2_e = 1.4426950408889634074;
 
-// Order of the contract: scale, soft cap, bias. `slope`, where asked for, is what the cap multiplies gradients by.
+// Order of the contract: scale, soft cap, bias. `slope`, where asked for, is what the cap multiplies gradients by. The last factor and
+// the bias are in a loop of their own, so that the compiler fuses product and addition in every copy of this function, or in none.
 template <int vectors, class F>
 [[gnu::noinline]] void bend_scores(F* s, F scale, F softcap, const F* bias, int from, int to, F* slope = nullptr) {
   constexpr int N = Lanes<F>::N;
-  for (int j = from; j < to; ++j)
+  for (int j = from; softcap != 0 && j < to; ++j)
     for (int v = 0; v < vectors; ++v) {
-      F* at = s + j * width<F> + v * N;
-      Vector<F> x = load(at) * splat(scale);
-      if (softcap != 0) {
-        Vector<F> bent = tanh<F>(x / splat(softcap));
-        if (slope) store(slope + j * width<F> + v * N, splat(F(1)) - bent * bent);
-        x = bent * splat(softcap);
-      }
-      store(at, x);
+      const int64_t at = j * width<F> + v * N;
+      Vector<F> bent = tanh<F>(load(s + at) * splat(scale) / splat(softcap));
+      if (slope) store(slope + at, splat(F(1)) - bent * bent);
+      store(s + at, bent);
     }
-  // A loop of its own: the compiler must not fuse this addition with a product in one copy of this function and not in another.
-  for (int j = from; bias && j < to; ++j)
-    for (int v = 0; v < vectors; ++v) {
-      int64_t at = j * width<F> + v * N;
-      store(s + at, load(s + at) + load(bias + at));
-    }
+  const Vector<F> factor = splat(softcap != 0 ? softcap : scale);
+  auto each = [&](auto change) {
+    for (int64_t j = from; j < to; ++j)
+      for (int64_t at = j * width<F>; at < j * width<F> + vectors * N; at += N) store(s + at, change(at));
+  };
+  if (bias) each([&](int64_t at) { return load(s + at) * factor + load(bias + at); });
+  else each([&](int64_t at) { return load(s + at) * factor; });
 }
 
 template <int vectors, class F>

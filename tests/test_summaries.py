@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from test_look import CASES, H, S, T, arrays, naive_baseline, naive_by_distance, some_padding
 
+import regard
 from regard.core import indexing, passes, tiles
 from regard.core.attention import look
 from regard.core.look import Look
