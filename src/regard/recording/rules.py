@@ -106,7 +106,7 @@ def translate(
     if name.startswith("flash"):
         return options | _flash(mask, causal, rows, keys, given, known)
     if mask is not None:
-        meaning: Options = _once(known, mask, lambda mask: _meaning(array(mask)[..., :keys]))
+        meaning: Options = _once(known, mask, lambda mask: _meaning_of(mask, rows, keys))
         if "bias" in options and "bias" in meaning:
             meaning = {"bias": options["bias"] + meaning["bias"]}
         return options | meaning
@@ -122,7 +122,7 @@ def translate_plain(
     """The same for a call of `scaled_dot_product_attention` itself."""
     options: Options = {} if scale is None else {"scale": float(scale)}
     if mask is not None:
-        options |= _once(known, mask, lambda mask: _meaning(array(mask)))
+        options |= _once(known, mask, lambda mask: _meaning_of(mask, *mask.shape[-2:]))
     return options | ({"causal": True, "query_offset": 0} if causal else {})
 
 
@@ -149,6 +149,32 @@ def _once(known: dict[int, tuple[Any, Any]], given: Any, find: Callable[[Any], A
     if id(given) not in known:
         known[id(given)] = (given, find(given))  # the tensor is held, so that its id stays its own
     return known[id(given)][1]
+
+
+def _meaning_of(mask: Any, rows: int, keys: int) -> Options:
+    """A mask as the arguments that say the same; our own, of "regard", is a rule already."""
+    lazy = getattr(sys.modules.get("regard.transformers.mask"), "LazyMask", None)
+    if lazy is None or not isinstance(mask, lazy):
+        return _meaning(array(mask)[..., :keys])
+    limits: Any = mask.limits
+    if limits.mask is not None and limits.mask.shape[-2] > 1:
+        return compact(array(limits.mask)[..., :keys])
+    first, past = (0, keys) if limits.ranges is None else map(array, limits.ranges)
+    if limits.causal:
+        past = np.minimum(past, np.arange(1, rows + 1) + limits.query_offset)
+    some = None if limits.mask is None else array(limits.mask)
+    shape = np.broadcast_shapes(np.shape(first), np.shape(past), (1, rows))
+    first, past = (np.broadcast_to(n, shape).astype(np.int64) for n in (first, past))
+    empty = first >= past
+    return _ranges(np.where(empty, 0, first), np.where(empty, 0, past), some, keys)
+
+
+def _ranges(first: Array, past: Array, used: Array | None, keys: int) -> Options:
+    """The arguments for key ranges (B, T) and what may be used of all keys, (B, 1, 1, S)."""
+    mask: Options = {} if used is None else {"mask": used}
+    if not first.any() and (past == keys).all():
+        return mask
+    return {"ranges": (first, past)} | mask
 
 
 def _meaning(mask: Array) -> Options:
@@ -193,12 +219,9 @@ def compact(mask: Array) -> Options:
     within = np.take_along_axis(before, past, -1) - np.take_along_axis(before, first, -1)
     if not (within == count).all():
         return {"mask": np.array(mask)}
-    if not first.any() and (past == plane.shape[-1]).all():
-        return {} if used.all() else {"mask": used[:, None, None]}
-    ranges: Options = {"ranges": (first.astype(np.int64), past.astype(np.int64))}
-    if (past - first == count).all():
-        return ranges
-    return ranges | {"mask": used[:, None, None]}
+    whole = (past - first == count).all()
+    ranges = first.astype(np.int64), past.astype(np.int64)
+    return _ranges(*ranges, None if whole else used[:, None, None], plane.shape[-1])
 
 
 def looks_causal(options: Options) -> bool:
