@@ -6,6 +6,7 @@ import torch
 from embedded import BANK, recorded
 from tiny import ids, padded, tiny
 
+from regard.recording import strongest
 from regard.recording.capture import record
 from regard.recording.links import LINK, rank
 
@@ -88,6 +89,23 @@ def test_edges_are_the_best_of_all(by):
     only = seen.edges(None, by, layer=1, head=4)
     assert set(only["layer"]) == {1}
     assert set(only["head"]) == {4}
+
+
+@pytest.mark.parametrize("by", ["lift", "weight"])
+@pytest.mark.parametrize("name", ["BertModel", "LlamaForCausalLM"])
+def test_the_best_links_are_found_without_all_others(name, by, monkeypatch):
+    seen = with_tokens(name)
+    walked, every = [], strongest._every
+    monkeypatch.setattr(strongest, "_every", lambda *given: walked.append(1) or every(*given))
+    for top in (1, 3, 17, 60, 10_000):
+        for some in ({}, {"layer": 1}, {"layer": 0, "head": 2}):
+            monkeypatch.setattr(strongest, "FEW", 1 << 19)
+            expected = seen.edges(top, by, **some)
+            monkeypatch.setattr(strongest, "FEW", -1)
+            walked.clear()
+            found = seen.edges(top, by, **some)
+            assert str(found) == str(expected)  # also where there is NaN
+            assert bool(walked) == (top == 10_000 or (top > 3 and bool(walked)))
 
 
 @pytest.mark.parametrize("by", ["lift", "weight"])

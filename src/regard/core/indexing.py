@@ -249,8 +249,10 @@ class Pairs:
                     i, j = (a + np.searchsorted(own[a:b], [top, bottom])).tolist()
                     for k, m, left, right in stretches:
                         tile = self.tile(one, slice(top, bottom), slice(left, right))[0]
-                        grid = np.ix_(own[i:j] - top, keys[k:m] - left)
-                        out[begin + i : begin + j, k:m] = tile[grid]
+                        # Whole rows and columns are several times as fast as picked ones.
+                        tile = tile if j - i == bottom - top else tile[own[i:j] - top]
+                        tile = tile if m - k == right - left else tile[:, keys[k:m] - left]
+                        out[begin + i : begin + j, k:m] = tile
         return out
 
 

@@ -137,7 +137,8 @@ def mass(call: Call, lse: Array, keys: Array) -> Array:
     for begin, end, first, past in runs(wanted, gap=64):
         some = wanted[begin:end] - first
         for part, rows in blocks(call, lse, width=past - first):
-            weights = part.tile("weights", rows, slice(first, past))[..., some]
+            weights = part.tile("weights", rows, slice(first, past))
+            weights = weights if len(some) == past - first else weights[..., some]
             out[part.where][:, rows] += weights.sum(axis=-1, dtype=np.float64)
     return out
 

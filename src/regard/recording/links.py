@@ -7,7 +7,7 @@ that gives a word the same weight whoever asks, or looks one back whatever stand
 of much weight and no lift.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,12 +17,12 @@ from regard.recording.layer import Layer
 
 # What the arrays of one block of reading words may take.
 _BLOCK_BYTES = 32 << 20
+# Rows so near each other are computed together.
+_GAP = 32
 
 # One link of `edges`, `reads` and `read_by`; query and key are the words' first positions.
-_PLACES, _NUMBERS = "item layer head query key", "weight baseline by_distance"
-LINK = np.dtype(
-    [*((name, np.int64) for name in _PLACES.split()), *((n, np.float64) for n in _NUMBERS.split())]
-)
+PLACES, NUMBERS = ("item", "layer", "head", "query", "key"), ("weight", "baseline", "by_distance")
+LINK = np.dtype([*((name, np.int64) for name in PLACES), *((name, np.float64) for name in NUMBERS)])
 
 Group = tuple[int, ...]  # the positions of a word
 
@@ -49,45 +49,74 @@ def walk(
 
     Words are groups of positions in one item; the layer is (H, T, S), of self-attention.
     """
+    for block in blocks(layer, readers):
+        head, reader = np.ix_(np.arange(len(layer.heads)), np.arange(len(block.numbers)))
+        every = cells(layer, block, head[..., None], reader[..., None], np.arange(layer.shape[-1]))
+        yield block.numbers, words(every, lambda single: _summed(single, read))
+
+
+class Block(NamedTuple):
+    """Some readers of as many pieces each, and the weights of a stretch of rows with theirs."""
+
+    numbers: list[int]
+    rows: Array  # (n, pieces): which rows of the layer they are
+    first: int  # the stretch begins at this row
+    weights: Array  # (H, rows of the stretch, S)
+    allowed: Array  # likewise
+
+
+def blocks(layer: Layer, readers: Sequence[Group]) -> Iterator[Block]:
+    """All weights of these words' rows, stretch by stretch."""
     heads, _, keys = layer.shape
-    for size in sorted({len(group) for group in readers}):
-        alike = [n for n, group in enumerate(readers) if len(group) == size]
-        step = max(1, _BLOCK_BYTES // (heads * keys * size * 8))
-        for begin in range(0, len(alike), step):
-            some = alike[begin : begin + step]
-            yield some, _links(layer, np.array([readers[n] for n in some]) - layer.offset, read)
+    most = max(1, _BLOCK_BYTES // (heads * keys * 8))
+    order = sorted(range(len(readers)), key=lambda n: min(readers[n]))
+    while order:
+        # Rows that stand near each other are computed together, with those in between.
+        first, past, taken = min(readers[order[0]]), 0, 0
+        for taken, n in enumerate(order):
+            low, high = min(readers[n]), max(readers[n]) + 1
+            if taken and (high - first > most or low - past > _GAP):
+                break
+            past = max(past, high)
+        else:
+            taken = len(order)
+        some, order = order[:taken], order[taken:]
+        first, stretch = first - layer.offset, slice(first - layer.offset, past - layer.offset)
+        weights, allowed = layer.weights[:, stretch], layer.allowed[:, stretch]
+        for size in sorted({len(readers[n]) for n in some}):
+            alike = [n for n in some if len(readers[n]) == size]
+            rows = np.array([readers[n] for n in alike]) - layer.offset
+            yield Block(alike, rows, first, weights, allowed)
 
 
-def _links(layer: Layer, rows: Array, read: Sequence[Group]) -> Links:
-    """Links of n words of m pieces each, whose rows are (n, m)."""
-    sums, (heads, queries, keys) = layer.sums, layer.shape
-    words, pieces = rows.shape
-    flat = (heads, words, pieces, keys)
-    weights = layer.weights[:, rows.reshape(-1)].astype(np.float64).reshape(flat)
-    allowed = layer.allowed[:, rows.reshape(-1)].reshape(flat)
+def cells(layer: Layer, block: Block, head: Array, reader: Array, key: Array) -> Links:
+    """What readers of a block have to do with single keys; the three numbers broadcast."""
+    sums, queries, keys = layer.sums, *layer.shape[1:]
+    rows, pieces = block.rows[reader], range(block.rows.shape[1])
+    at = [rows[..., i] - block.first for i in pieces]
+    weights = [block.weights[head, at[i], key].astype(np.float64) for i in pieces]
+    allowed = [block.allowed[head, at[i], key] for i in pieces]
+    weight, count = sum(weights[1:], weights[0]), sum(allowed[1:], allowed[0].astype(np.int64))
+    baseline = _mean(sums.received[head, key] - weight, sums.seen[head, key] - count)
 
-    received, seen = sums.received[:, None], sums.seen[:, None]
-    baseline = _mean(received - weights.sum(axis=2), seen - allowed.sum(axis=2))
+    by_distance = np.zeros(weight.shape)
+    for i in pieces:
+        place = key - rows[..., i] + queries - 1  # where the distance stands
+        total, times = sums.along[head, place], sums.met[head, place]
+        for k in pieces:  # the word's own rows, at the same distance
+            other = key + (rows[..., k] - rows[..., i])
+            inside = (other >= 0) & (other < keys)
+            other = np.where(inside, other, 0)
+            total = total - inside * block.weights[head, at[k], other].astype(np.float64)
+            times = times - (inside & block.allowed[head, at[k], other])
+        by_distance += _mean(total, times) / len(pieces)
+    return Links(weight / len(pieces), baseline, by_distance, count > 0)
 
-    by_distance = np.zeros((heads, words, keys))
-    key = np.arange(keys)
-    for i in range(pieces):
-        place = key - rows[:, i, None] + queries - 1  # (n, S): where the distance stands
-        total, count = sums.along[:, place], sums.met[:, place]
-        for k in range(pieces):  # the word's own rows, at the same distance
-            at = key + (rows[:, k] - rows[:, i])[:, None]
-            inside = (at >= 0) & (at < keys)
-            at = np.broadcast_to(np.where(inside, at, 0), (heads, words, keys))
-            total = total - inside * np.take_along_axis(weights[:, :, k], at, -1)
-            count = count - (inside & np.take_along_axis(allowed[:, :, k], at, -1))
-        by_distance += _mean(total, count) / pieces
 
-    return Links(
-        _summed(weights.mean(axis=2), read),
-        _summed(baseline, read),
-        _summed(by_distance, read),
-        _summed(np.asarray(allowed.any(axis=2)), read) > 0,
-    )
+def words(single: Links, summed: Callable[[Array], Array]) -> Links:
+    """Links to single keys, summed up to words."""
+    weight, baseline, by_distance, allowed = map(summed, single)
+    return Links(weight, baseline, by_distance, allowed > 0)
 
 
 def _mean(total: Array, count: Array) -> Array:
@@ -105,38 +134,6 @@ def _summed(values: Array, groups: Sequence[Group]) -> Array:
     begins = np.cumsum([0, *map(len, groups[:-1])])
     summed: Array = np.add.reduceat(values[..., order].astype(np.float64), begins, axis=-1)
     return summed
-
-
-def strongest(
-    layer: Layer,
-    readers: Sequence[Group],
-    read: Sequence[Group],
-    by: str,
-    top: int | None = None,
-    head: int | None = None,
-) -> Array:
-    """The links between these words as rows of `LINK`, the best first; none to the word itself."""
-    rows = np.zeros(0, LINK)
-    firsts = [np.array([group[0] for group in groups], np.int64) for groups in (readers, read)]
-    owner = {position: n for n, group in enumerate(read) for position in group}
-    some_heads = (layer.heads == (layer.heads if head is None else head))[:, None, None]
-    for some, found in walk(layer, readers, read):
-        fits = found.allowed & some_heads
-        for n, reader in enumerate(some):
-            fits[:, n, list({owner[p] for p in readers[reader] if p in owner})] = False
-        value = np.where(fits, found.weight if by == "weight" else found.lift, np.nan)
-        value = np.where(fits & np.isnan(value), -np.inf, value)
-        if top is not None and np.count_nonzero(fits) > top:
-            least = np.partition(value[fits], -top)[-top]
-            fits &= value >= least
-        at = np.nonzero(fits)
-        more = np.zeros(len(at[0]), LINK)
-        more["layer"], more["head"] = layer.number, layer.heads[at[0]]
-        more["query"], more["key"] = firsts[0][some][at[1]], firsts[1][at[2]]
-        for name in _NUMBERS.split():
-            more[name] = getattr(found, name)[at]
-        rows = best(np.concatenate([rows, more]), by, top)
-    return rows
 
 
 def rank(rows: Array, by: str) -> Array:

@@ -1,5 +1,6 @@
 """`Recording`: what was seen of a model, its layers, its words, and how they read each other."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal
@@ -11,9 +12,10 @@ from regard.core.proof import Check
 from regard.core.shown import Shown
 from regard.recording.heads import Heads, never_ranked, overview
 from regard.recording.layer import Layer
-from regard.recording.links import LINK, Group, best, first_of, strongest
+from regard.recording.links import LINK, Group, best, first_of, rank
 from regard.recording.run import Run
 from regard.recording.spans import Span, positions, rollout, table
+from regard.recording.strongest import strongest
 from regard.recording.words import Reader, Text, Word, WordError, find, plain, words
 
 By = Literal["lift", "weight"]
@@ -242,16 +244,18 @@ class Recording(Shown):
             A structured array (item, layer, head, query, key, weight, baseline, by_distance).
         """
         _expect("by", by, ("lift", "weight"))
-        found = [np.zeros(0, LINK)]
+        found = np.zeros(0, LINK)
         for item in range(self.run.items):
             one = self.item(item)
             groups = [word.positions for word in one.words()]
-            readers = [group for group in groups if one._asks(group)]
+            readers = one._asking(groups)
             read = one._ranked(groups)
             for shown in one._layers(layer):
-                rows = strongest(shown, readers, read, by, top, head)
-                found.append(self._placed(rows, item))
-        return best(np.concatenate(found), by, top)
+                enough = top is not None and 0 < top <= len(found)
+                least = np.fmax(rank(found, by)[-1], -np.inf) if enough else -np.inf
+                rows = strongest(shown, readers, read, by, top, head, least)
+                found = best(np.concatenate([found, self._placed(rows, item)]), by, top)
+        return found
 
     def _around(
         self, word: Word | str, by: By, each: str, layer: int | None, head: int | None, reads: bool
@@ -265,8 +269,8 @@ class Recording(Shown):
         if reads:
             readers, read = [own], one._ranked(others)
         else:
-            readers, read = [group for group in others if one._asks(group)], [own]
-        if not all(map(one._asks, readers)):
+            readers, read = one._asking(others), [own]
+        if one._asking(readers) != readers:
             raise ValueError(f"{word.text!r}: what it reads was not recorded")
         found = [strongest(x, readers, read, by, head=head) for x in one._layers(layer)]
         rows = np.concatenate([np.zeros(0, LINK), *found])
@@ -372,13 +376,12 @@ class Recording(Shown):
             raise ValueError(f"layer: expected one of {numbers}, received {number}")
         return found
 
-    def _asks(self, group: Group) -> bool:
-        """Whether the rows of a word were recorded in all layers."""
-        return all(
-            layer.offset <= p < layer.offset + layer.shape[-2]
-            for layer in self._layers(None)
-            for p in group
-        )
+    def _asking(self, groups: Sequence[Group]) -> list[Group]:
+        """The words whose rows were recorded in all layers."""
+        rows = [(layer.offset, layer.offset + layer.shape[-2]) for layer in self._layers(None)]
+        first = max((first for first, _ in rows), default=0)
+        past = min((past for _, past in rows), default=sys.maxsize)
+        return [group for group in groups if first <= min(group) and max(group) < past]
 
     def _placed(self, rows: Array, item: int) -> Array:
         """Rows of one item as rows of the run: with its number, and padding counted."""

@@ -6,8 +6,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from regard.core.arguments import Array
-from regard.recording.links import best, first_of, strongest
+from regard.recording.links import best, first_of
 from regard.recording.recording import By, Recording
+from regard.recording.strongest import strongest
 from regard.recording.words import Word
 from regard.views.asked import word
 
