@@ -49,10 +49,20 @@ def walk(
 
     Words are groups of positions in one item; the layer is (H, T, S), of self-attention.
     """
+    keys = np.array([position for group in read for position in group], np.int64)
+    begins = np.cumsum([0, *map(len, read)])[:-1]
+
+    def summed(single: Array) -> Array:
+        shape = (*single.shape[:-1], 0)
+        numbers = single.astype(np.float64)
+        return np.add.reduceat(numbers, begins, axis=-1) if len(begins) else np.zeros(shape)
+
     for block in blocks(layer, readers):
         head, reader = np.ix_(np.arange(len(layer.heads)), np.arange(len(block.numbers)))
-        every = cells(layer, block, head[..., None], reader[..., None], np.arange(layer.shape[-1]))
-        yield block.numbers, words(every, lambda single: _summed(single, read))
+        yield (
+            block.numbers,
+            words(cells(layer, block, head[..., None], reader[..., None], keys), summed),
+        )
 
 
 class Block(NamedTuple):
@@ -124,16 +134,6 @@ def _mean(total: Array, count: Array) -> Array:
     out = np.full(np.broadcast_shapes(total.shape, count.shape), np.nan)
     np.divide(np.maximum(total, 0), count, out=out, where=count > 0)
     return out
-
-
-def _summed(values: Array, groups: Sequence[Group]) -> Array:
-    """Sum the last axis over each group of positions."""
-    if not groups:
-        return np.zeros((*values.shape[:-1], 0))
-    order = np.concatenate([np.array(group) for group in groups])
-    begins = np.cumsum([0, *map(len, groups[:-1])])
-    summed: Array = np.add.reduceat(values[..., order].astype(np.float64), begins, axis=-1)
-    return summed
 
 
 def rank(rows: Array, by: str) -> Array:
