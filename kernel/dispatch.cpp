@@ -127,6 +127,14 @@ struct Subnormals {
   const unsigned before = _mm_getcsr();
   Subnormals() { _mm_setcsr(before & ~0x8040u); }
   ~Subnormals() { _mm_setcsr(before); }
+#elif defined(__aarch64__)
+  uint64_t before;
+  Subnormals() {
+    asm volatile("mrs %0, fpcr" : "=r"(before));
+    set(before & ~((uint64_t(1) << 24) | (uint64_t(1) << 19) | 1));  // FZ, FZ16, FIZ
+  }
+  ~Subnormals() { set(before); }
+  static void set(uint64_t bits) { asm volatile("msr fpcr, %0" : : "r"(bits)); }
 #else
   Subnormals() {}
 #endif

@@ -8,6 +8,7 @@ import torch
 from optimum.quanto.library.extensions import get_extension
 from tiny import eager, ids, padded, tiny, worst
 
+import regard.transformers  # noqa: F401
 from regard.recording.capture import record
 
 
@@ -45,10 +46,13 @@ def test_steps_and_the_whole():
     assert seen.check().verified
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "regard"])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "MistralForCausalLM", "GptOssForCausalLM"])
-def test_every_cache_gives_the_same_picture(name, cache):
+def test_every_cache_gives_the_same_picture(name, cache, attention):
     model, inputs = tiny(name), padded("left")
+    if attention == "regard" or model._supports_sdpa:
+        model.set_attn_implementation(attention)
     output, seen = generated(model, **inputs, cache_implementation=cache)
     whole = torch.cat([inputs["attention_mask"], torch.ones(3, 3, dtype=torch.long)], 1)
     expected = eager(model, input_ids=output[:, :-1], attention_mask=whole)
