@@ -146,7 +146,7 @@ def _load(place: str | Path, name: str, gguf: str | None = None) -> Loaded:
     if gguf is not None:
         for package in ("gguf", "accelerate"):
             if importlib.util.find_spec(package) is None:
-                raise ModuleNotFoundError(f"GGUF files need {package}: pip install {package}")
+                raise ModuleNotFoundError(f"GGUF files need {package}: {_INSTALL}")
         where["gguf_file"] = gguf
     with _quiet(transformers):
         try:
