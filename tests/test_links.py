@@ -105,7 +105,8 @@ def test_the_best_links_are_found_without_all_others(name, by, monkeypatch):
             walked.clear()
             found = seen.edges(top, by, **some)
             assert str(found) == str(expected)  # also where there is NaN
-            assert bool(walked) == (top == 10_000 or (top > 3 and bool(walked)))
+            if top in (1, 3, 10_000):  # in between either may be the shorter way
+                assert bool(walked) == (top == 10_000)
 
 
 @pytest.mark.parametrize("by", ["lift", "weight"])

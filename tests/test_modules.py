@@ -10,6 +10,7 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention as imported
 
 from regard.recording.capture import record
+from regard.transformers.mask import attention_mask
 
 ITEMS, TOKENS, HEADS, WIDTH = 3, 11, 2, 14  # 7 wide each
 LENGTHS = (11, 7, 5)
@@ -384,3 +385,28 @@ def test_a_compiled_script_is_named():
         with record(model) as seen:
             model(vectors())
     assert [layer.name for layer in seen.layers] == ["open"]
+
+
+class MaskedAttention(nn.Module):
+    """One head, whose keys are masked by whatever it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(14, 42)
+
+    def forward(self, x, mask):
+        q, k, v = (part[:, None] for part in self.qkv(x).split(14, dim=-1))
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)[:, 0]
+
+
+@pytest.mark.parametrize("kind", ["two axes", "a rule"])
+def test_a_mask_of_any_form(kind):
+    seen_keys = torch.arange(TOKENS) != 4
+    mask = seen_keys[None] if kind == "two axes" else attention_mask(ITEMS, TOKENS, TOKENS)
+    module, x = made(MaskedAttention), torch.randn(ITEMS, TOKENS, 14)
+    with torch.no_grad(), record(module) as seen:
+        module(x, mask)
+    allowed = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
+    allowed = seen_keys.expand(TOKENS, TOKENS) if kind == "two axes" else allowed
+    assert np.array_equal(seen.layers[0].allowed[0, 0], allowed.numpy())
+    assert seen.check().verified

@@ -106,7 +106,7 @@ def translate(
     if name.startswith("flash"):
         return options | _flash(mask, causal, rows, keys, given, known)
     if mask is not None:
-        meaning: Options = _once(known, mask, lambda mask: _meaning_of(mask, rows, keys))
+        meaning: Options = _once(known, mask, lambda mask: _meaning_of(mask, keys))
         if "bias" in options and "bias" in meaning:
             meaning = {"bias": options["bias"] + meaning["bias"]}
         return options | meaning
@@ -122,7 +122,7 @@ def translate_plain(
     """The same for a call of `scaled_dot_product_attention` itself."""
     options: Options = {} if scale is None else {"scale": float(scale)}
     if mask is not None:
-        options |= _once(known, mask, lambda mask: _meaning_of(mask, *mask.shape[-2:]))
+        options |= _once(known, mask, _meaning_of)
     return options | ({"causal": True, "query_offset": 0} if causal else {})
 
 
@@ -151,18 +151,21 @@ def _once(known: dict[int, tuple[Any, Any]], given: Any, find: Callable[[Any], A
     return known[id(given)][1]
 
 
-def _meaning_of(mask: Any, rows: int, keys: int) -> Options:
-    """A mask as the arguments that say the same; our own, of "regard", is a rule already."""
+def _meaning_of(mask: Any, keys: int | None = None) -> Options:
+    """A mask, of the first keys, as the arguments that say the same; our own is a rule already."""
     lazy = getattr(sys.modules.get("regard.transformers.mask"), "LazyMask", None)
     if lazy is None or not isinstance(mask, lazy):
-        return _meaning(array(mask)[..., :keys])
+        dense = array(mask)
+        return _meaning(dense if keys is None else dense[..., :keys])
     limits: Any = mask.limits
+    rows, keys = mask.shape[-2], mask.shape[-1] if keys is None else keys
     if limits.mask is not None and limits.mask.shape[-2] > 1:
         return compact(array(limits.mask)[..., :keys])
     first, past = (0, keys) if limits.ranges is None else map(array, limits.ranges)
+    past = np.minimum(past, keys)
     if limits.causal:
         past = np.minimum(past, np.arange(1, rows + 1) + limits.query_offset)
-    some = None if limits.mask is None else array(limits.mask)
+    some = None if limits.mask is None else array(limits.mask)[..., :keys]
     shape = np.broadcast_shapes(np.shape(first), np.shape(past), (1, rows))
     first, past = (np.broadcast_to(n, shape).astype(np.int64) for n in (first, past))
     empty = first >= past
